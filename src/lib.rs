@@ -1,0 +1,3 @@
+//! takeback: a sidecar reverse proxy that enforces effect reporting.
+
+pub mod contract;
