@@ -8,6 +8,7 @@
 
 pub mod assertion;
 pub mod class;
+mod decimal;
 pub mod json;
 pub mod key;
 pub mod operation;

@@ -1,0 +1,405 @@
+//! The effect report: what became of a call and how to take it back (contract section 6).
+//!
+//! On HTTP it is the value of the `X-Anvil-Effect` header, on MCP `_meta.effect`. The six members of
+//! ADR-0030 come first, in its order, and are always there; ours follow where they say something.
+//!
+//! A header holds the report as ASCII. Above the limit it drops the arguments of every call as a
+//! whole, because a shortened argument is a wrong undo, and says `truncated`; if that is still too
+//! long, it keeps only what finds the entry. The whole report stays readable by entry.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::HeaderValue;
+
+use super::class::{Class, Outcome, Verdict, words};
+use super::json::{self, Edits};
+use super::key::{EntryId, Key, OperationId};
+use super::operation::LookupBy;
+use super::undo::{self, Resolved};
+
+/// The longest header value by default, in bytes.
+pub const MAX_HEADER: usize = 4096;
+
+words! {
+    /// How an undo takes the effect back.
+    UndoKind {
+        /// It leaves the world as it was.
+        Inverse = "inverse",
+        /// It cancels the effect and leaves a trace.
+        Compensate = "compensate",
+    }
+}
+
+words! {
+    /// What the report says of the ledger when it is not well.
+    LedgerNote {
+        /// There is none; the entry was not recorded (observe mode).
+        Down = "down",
+        /// The call's finish is not yet durable.
+        Unfinished = "unfinished",
+    }
+}
+
+/// One call in a report, as JSON text on one line: an undo, a compensation, a lookup, a promotion or
+/// a discard.
+///
+/// It is text so that the ledger can keep it and a replay can report it without its operation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CallJson(String);
+
+impl fmt::Debug for CallJson {
+    /// Shows the size only: arguments never reach a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallJson({} bytes)", self.0.len())
+    }
+}
+
+impl CallJson {
+    /// `{"kind", "operation", "tool", "http", "arguments"}`
+    pub fn undo(kind: UndoKind, call: &Resolved) -> Self {
+        let mut members = Members::new();
+        members.text("kind", kind.as_str());
+        Self(members.call(call).finish())
+    }
+
+    /// `{"operation", "tool", "http", "arguments", "deadline_ms"}`
+    pub fn compensate(call: &Resolved) -> Self {
+        let mut members = Members::new().call(call);
+        members.raw("deadline_ms", &number_or_null(call.deadline_ms));
+        Self(members.finish())
+    }
+
+    /// `{"by", "operation", "tool", "http", "arguments"}`
+    pub fn lookup(by: LookupBy, call: &Resolved) -> Self {
+        let mut members = Members::new();
+        members.text("by", by.as_str());
+        Self(members.call(call).finish())
+    }
+
+    /// `{"operation", "tool", "http", "arguments"}`, and `deadline_ms` where there is one: a
+    /// promotion or a discard.
+    pub fn follow_up(call: &Resolved) -> Self {
+        let mut members = Members::new().call(call);
+        if call.deadline_ms.is_some() {
+            members.raw("deadline_ms", &number_or_null(call.deadline_ms));
+        }
+        Self(members.finish())
+    }
+
+    /// Takes text that [`CallJson::as_json`] gave; `None` if it is no JSON object.
+    pub fn from_json(text: &str) -> Option<Self> {
+        undo::parse_object(text)?;
+        let mut out = String::with_capacity(text.len());
+        write_compact(text, &mut out);
+        Some(Self(out))
+    }
+
+    /// Its JSON text.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The same call with `"arguments_omitted": true` instead of its arguments, so that a reader that
+    /// overlooks `truncated` does not make a call with a gap.
+    fn without_arguments(&self) -> Self {
+        let Some(doc) = undo::parse_object(&self.0) else {
+            return Self("null".to_owned());
+        };
+        let mut edits = Edits::new();
+        edits.members(doc.root(), &["arguments"], &[("arguments_omitted", "true")]);
+        Self(String::from_utf8_lossy(&edits.apply(doc.text())).into_owned())
+    }
+}
+
+/// What a staged call's report says (ADR-0030 section 7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// The operation that made the draft.
+    pub draft_operation: OperationId,
+    /// The draft's handle, as JSON text.
+    pub handle: Option<HandleJson>,
+    /// Makes the draft real.
+    pub promote: Option<CallJson>,
+    /// Throws the draft away.
+    pub discard: Option<CallJson>,
+    /// Why one of the calls is not there.
+    pub unavailable: Option<String>,
+}
+
+/// A draft's handle as JSON text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HandleJson(String);
+
+impl fmt::Debug for HandleJson {
+    /// Shows the size only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HandleJson({} bytes)", self.0.len())
+    }
+}
+
+impl HandleJson {
+    /// Takes a JSON text; `None` if it is none.
+    pub fn new(text: &str) -> Option<Self> {
+        json::Doc::parse(text.to_owned()).ok()?;
+        let mut out = String::with_capacity(text.len());
+        write_compact(text, &mut out);
+        Some(Self(out))
+    }
+
+    /// Its JSON text.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A report. What a call has nothing to say of stays at its default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What can become of the effect.
+    pub class: Class,
+    /// The operation.
+    pub operation: OperationId,
+    /// What went upstream as the key.
+    pub idempotency_key: Option<Key>,
+    /// The call that takes the effect back.
+    pub undo: Option<CallJson>,
+    /// Until when, in milliseconds since 1970.
+    pub deadline_ms: Option<i64>,
+    /// The read that finds the effect.
+    pub lookup: Option<CallJson>,
+    /// The compensation of a reversible effect, for after the deadline.
+    pub compensate: Option<CallJson>,
+    /// Why there is no undo.
+    pub undo_unavailable: Option<String>,
+    /// The draft that the call made.
+    pub staged: Option<Staged>,
+    /// The caller's key, or else the entry's id.
+    pub ledger_id: Option<Key>,
+    /// The entry.
+    pub entry: Option<EntryId>,
+    /// What became of the entry.
+    pub outcome: Option<Outcome>,
+    /// What the evidence says.
+    pub verdict: Option<Verdict>,
+    /// The code of the refusal; nothing was sent.
+    pub refused: Option<Cow<'static, str>>,
+    /// The entry of an earlier call that was the same.
+    pub repeats: Option<EntryId>,
+    /// Whether the answer is a recorded one.
+    pub replayed: bool,
+    /// What enforcement would have done (observe mode).
+    pub would: Option<Cow<'static, str>>,
+    /// What is wrong with the ledger.
+    pub ledger: Option<LedgerNote>,
+}
+
+impl Default for Report {
+    /// An undeclared write of which nothing is known.
+    fn default() -> Self {
+        Self::new(Class::Irreversible, OperationId::undeclared())
+    }
+}
+
+/// How much of a report is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Full,
+    WithoutArguments,
+}
+
+impl Report {
+    /// A report that says no more than its class and operation.
+    pub fn new(class: Class, operation: OperationId) -> Self {
+        Self {
+            class,
+            operation,
+            idempotency_key: None,
+            undo: None,
+            deadline_ms: None,
+            lookup: None,
+            compensate: None,
+            undo_unavailable: None,
+            staged: None,
+            ledger_id: None,
+            entry: None,
+            outcome: None,
+            verdict: None,
+            refused: None,
+            repeats: None,
+            replayed: false,
+            would: None,
+            ledger: None,
+        }
+    }
+
+    /// A read's report.
+    pub fn for_read(operation: OperationId) -> Self {
+        Self::new(Class::Read, operation)
+    }
+
+    /// The report as compact JSON: the value of `_meta.effect`.
+    pub fn to_json(&self) -> String {
+        self.write(Extent::Full)
+    }
+
+    /// The report as a header value of visible ASCII and inner spaces, at most `limit` bytes long
+    /// (standards H-40, H-41). A limit below 64 bytes counts as 64.
+    pub fn to_header(&self, limit: usize) -> HeaderValue {
+        let limit = limit.max(64);
+        let minimal = || {
+            let mut members = Members::new();
+            members.text("class", self.class.as_str());
+            members.text("operation", self.operation.as_str());
+            members.optional("ledger_id", self.ledger_id.as_ref().map(Key::as_str));
+            members.optional("entry", self.entry.map(|entry| entry.to_string()).as_deref());
+            members.raw("truncated", "true");
+            members.finish()
+        };
+        let forms: [&dyn Fn() -> String; 3] =
+            [&|| self.write(Extent::Full), &|| self.write(Extent::WithoutArguments), &minimal];
+        for form in forms {
+            let json = form();
+            let mut ascii = String::with_capacity(json.len());
+            json::write_ascii(&json, &mut ascii);
+            if ascii.len() <= limit
+                && let Ok(value) = HeaderValue::try_from(ascii)
+            {
+                return value;
+            }
+        }
+        HeaderValue::from_static(match self.class {
+            Class::Read => r#"{"class":"read","truncated":true}"#,
+            Class::Reversible => r#"{"class":"reversible","truncated":true}"#,
+            Class::Compensable => r#"{"class":"compensable","truncated":true}"#,
+            Class::Irreversible => r#"{"class":"irreversible","truncated":true}"#,
+        })
+    }
+
+    fn write(&self, extent: Extent) -> String {
+        let call = |call: &Option<CallJson>| match (call, extent) {
+            (None, _) => "null".to_owned(),
+            (Some(call), Extent::Full) => call.0.clone(),
+            (Some(call), Extent::WithoutArguments) => call.without_arguments().0,
+        };
+        let mut members = Members::new();
+        members.text("class", self.class.as_str());
+        members.text("operation", self.operation.as_str());
+        members.nullable("idempotency_key", self.idempotency_key.as_ref().map(Key::as_str));
+        members.raw("undo", &call(&self.undo));
+        members.raw("deadline_ms", &number_or_null(self.deadline_ms));
+        members.raw("lookup", &call(&self.lookup));
+        if self.compensate.is_some() {
+            members.raw("compensate", &call(&self.compensate));
+        }
+        members.optional("undo_unavailable", self.undo_unavailable.as_deref());
+        if let Some(staged) = &self.staged {
+            let mut inner = Members::new();
+            inner.text("draft_operation", staged.draft_operation.as_str());
+            let handle = staged.handle.as_ref().map_or("null", HandleJson::as_json);
+            inner.raw("handle", handle);
+            inner.raw("promote", &call(&staged.promote));
+            inner.raw("discard", &call(&staged.discard));
+            inner.optional("unavailable", staged.unavailable.as_deref());
+            members.raw("staged", &inner.finish());
+        }
+        members.optional("ledger_id", self.ledger_id.as_ref().map(Key::as_str));
+        members.optional("entry", self.entry.map(|entry| entry.to_string()).as_deref());
+        members.optional("outcome", self.outcome.map(Outcome::as_str));
+        members.optional("verdict", self.verdict.map(Verdict::as_str));
+        members.optional("refused", self.refused.as_deref());
+        members.optional("repeats", self.repeats.map(|entry| entry.to_string()).as_deref());
+        if self.replayed {
+            members.raw("replayed", "true");
+        }
+        members.optional("would", self.would.as_deref());
+        members.optional("ledger", self.ledger.map(LedgerNote::as_str));
+        if extent == Extent::WithoutArguments {
+            members.raw("truncated", "true");
+        }
+        members.finish()
+    }
+}
+
+/// The header of every read of one operation; made once, because it says nothing of the call.
+pub fn static_read_header(operation: &OperationId) -> HeaderValue {
+    Report::for_read(operation.clone()).to_header(MAX_HEADER)
+}
+
+fn number_or_null(number: Option<i64>) -> String {
+    number.map_or_else(|| "null".to_owned(), |number| number.to_string())
+}
+
+/// An object while it is written.
+struct Members(String);
+
+impl Members {
+    fn new() -> Self {
+        Self("{".to_owned())
+    }
+
+    fn raw(&mut self, name: &str, json: &str) {
+        if self.0.len() > 1 {
+            self.0.push(',');
+        }
+        json::write_string(name, &mut self.0);
+        self.0.push(':');
+        self.0.push_str(json);
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        let mut json = String::with_capacity(text.len().saturating_add(2));
+        json::write_string(text, &mut json);
+        self.raw(name, &json);
+    }
+
+    fn nullable(&mut self, name: &str, text: Option<&str>) {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self.raw(name, "null"),
+        }
+    }
+
+    fn optional(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    fn call(mut self, call: &Resolved) -> Self {
+        self.text("operation", call.operation.as_str());
+        self.nullable("tool", call.tool.as_deref());
+        if let Some((method, path)) = &call.http {
+            let mut http = Self::new();
+            http.text("method", method.as_str());
+            http.text("path", path);
+            self.raw("http", &http.finish());
+        }
+        let mut arguments = String::new();
+        write_compact(&call.arguments_json(), &mut arguments);
+        self.raw("arguments", &arguments);
+        self
+    }
+
+    fn finish(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
+/// Writes a JSON text without the white space between its tokens. Values are copied out of calls as
+/// they were written, and a line feed between two members must not end a header.
+fn write_compact(json: &str, out: &mut String) {
+    let mut is_string = false;
+    let mut is_escaped = false;
+    for character in json.chars() {
+        if is_string {
+            out.push(character);
+            is_string = is_escaped || character != '"';
+            is_escaped = !is_escaped && character == '\\';
+        } else if !matches!(character, ' ' | '\t' | '\n' | '\r') {
+            out.push(character);
+            is_string = character == '"';
+        }
+    }
+}
