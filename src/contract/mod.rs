@@ -8,6 +8,7 @@
 
 pub mod assertion;
 pub mod class;
+pub mod deadline;
 mod decimal;
 pub mod json;
 pub mod key;
@@ -16,6 +17,7 @@ pub mod path;
 pub mod pointer;
 pub mod report;
 pub mod selector;
+mod slots;
 pub mod status;
 pub mod template;
 pub mod undo;

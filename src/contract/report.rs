@@ -13,10 +13,10 @@ use std::fmt;
 use http::HeaderValue;
 
 use super::class::{Class, Outcome, Verdict, words};
-use super::json::{self, Edits};
+use super::json::{self, Doc, Edits, Kind};
 use super::key::{EntryId, Key, OperationId};
 use super::operation::LookupBy;
-use super::undo::{self, Resolved};
+use super::undo::Resolved;
 
 /// The longest header value by default, in bytes.
 pub const MAX_HEADER: usize = 4096;
@@ -89,7 +89,7 @@ impl CallJson {
 
     /// Takes text that [`CallJson::as_json`] gave; `None` if it is no JSON object.
     pub fn from_json(text: &str) -> Option<Self> {
-        undo::parse_object(text)?;
+        parse_object(text)?;
         let mut out = String::with_capacity(text.len());
         write_compact(text, &mut out);
         Some(Self(out))
@@ -103,7 +103,7 @@ impl CallJson {
     /// The same call with `"arguments_omitted": true` instead of its arguments, so that a reader that
     /// overlooks `truncated` does not make a call with a gap.
     fn without_arguments(&self) -> Self {
-        let Some(doc) = undo::parse_object(&self.0) else {
+        let Some(doc) = parse_object(&self.0) else {
             return Self("null".to_owned());
         };
         let mut edits = Edits::new();
@@ -141,7 +141,7 @@ impl fmt::Debug for HandleJson {
 impl HandleJson {
     /// Takes a JSON text; `None` if it is none.
     pub fn new(text: &str) -> Option<Self> {
-        json::Doc::parse(text.to_owned()).ok()?;
+        Doc::parse(text.to_owned()).ok()?;
         let mut out = String::with_capacity(text.len());
         write_compact(text, &mut out);
         Some(Self(out))
@@ -402,4 +402,8 @@ fn write_compact(json: &str, out: &mut String) {
             is_string = character == '"';
         }
     }
+}
+
+fn parse_object(text: &str) -> Option<Doc> {
+    Doc::parse(text.to_owned()).ok().filter(|doc| doc.root().kind() == Kind::Object)
 }
