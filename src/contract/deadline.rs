@@ -66,7 +66,9 @@ fn rfc3339_ms(text: &str) -> Option<i64> {
     }
     let narrow = |number: i64| i8::try_from(number).ok();
     let date = jiff::civil::Date::new(i16::try_from(year).ok()?, narrow(month)?, narrow(day)?);
-    let midnight = jiff::tz::Offset::UTC.to_timestamp(date.ok()?.at(0, 0, 0, 0)).ok()?.as_second();
+    // Not through jiff's timestamps, which end a day before the last of these deadlines.
+    let days = jiff::civil::date(1970, 1, 1).until(date.ok()?).ok()?.get_days();
+    let midnight = i64::from(days).saturating_mul(86_400);
     let minutes = hour.saturating_mul(60).saturating_add(minute).saturating_sub(zone_minutes);
     let seconds = midnight.saturating_add(minutes.saturating_mul(60)).saturating_add(second);
     let ms = seconds.saturating_mul(1000).saturating_add(millisecond);
@@ -113,6 +115,125 @@ impl Digits<'_> {
             1 => Some(ms.saturating_mul(100)),
             2 => Some(ms.saturating_mul(10)),
             _ => Some(ms),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::json::Doc;
+    use super::*;
+
+    fn read(json: &str, unit: TimeUnit) -> Option<i64> {
+        time_ms(Doc::parse(json.to_owned()).unwrap().root(), unit)
+    }
+
+    #[test]
+    fn every_vector_of_a_named_time_holds() {
+        let vectors = Doc::parse(include_str!("../../tests/vectors/deadlines.json")).unwrap();
+        let mut counts = (0, 0);
+        for case in vectors.root().get("cases").unwrap().elements() {
+            let Some(value) = case.get("at_value") else {
+                continue;
+            };
+            let expected = case.get("deadline_ms").and_then(Value::as_i64);
+            assert_eq!(time_ms(value, TimeUnit::Either), expected, "{}", value.raw());
+            match expected {
+                Some(_) => counts.0 += 1,
+                None => counts.1 += 1,
+            }
+        }
+        assert_eq!(counts, (7, 8), "times, refusals");
+    }
+
+    #[test]
+    fn units_take_only_their_own_form() {
+        let iso = "\"2026-12-01T00:00:00Z\"";
+        let cases = [
+            (iso, TimeUnit::Either, Some(1_796_083_200_000)),
+            (iso, TimeUnit::Iso8601, Some(1_796_083_200_000)),
+            (iso, TimeUnit::Milliseconds, None),
+            (iso, TimeUnit::Seconds, None),
+            ("1796083200", TimeUnit::Seconds, Some(1_796_083_200_000)),
+            ("1796083200.5", TimeUnit::Seconds, Some(1_796_083_200_500)),
+            ("1796083200", TimeUnit::Iso8601, None),
+            ("1.7960832e12", TimeUnit::Milliseconds, Some(1_796_083_200_000)),
+            ("253402300799999", TimeUnit::Milliseconds, Some(MAX_DEADLINE_MS)),
+            ("253402300799999.9", TimeUnit::Milliseconds, Some(MAX_DEADLINE_MS)),
+            ("253402300800000", TimeUnit::Milliseconds, None),
+            ("253402300800", TimeUnit::Seconds, None),
+            ("\"1796083200\"", TimeUnit::Seconds, None),
+        ];
+        for (json, unit, expected) in cases {
+            assert_eq!(read(json, unit), expected, "{json} as {unit:?}");
+        }
+    }
+
+    #[test]
+    fn times_without_exactly_the_rfc_3339_form_are_refused() {
+        let cases = [
+            ("2026-12-01T00:00:00+00:00", true),
+            ("2026-12-01T00:00:00-23:59", true),
+            ("2024-02-29T12:00:00Z", true),
+            ("1970-01-01T00:00:00Z", true),
+            ("9999-12-31T23:59:59.999999Z", true),
+            ("1969-12-31T23:59:59Z", false),
+            ("9999-12-31T23:59:60Z", false),
+            ("2026-12-01T00:00:00", false),
+            ("2026-12-01 00:00:00Z", false),
+            ("2026-12-01T00:00Z", false),
+            ("2026-12-01T00:00:00.Z", false),
+            ("2026-12-01T00:00:00,5Z", false),
+            ("2026-12-01T00:00:00+0100", false),
+            ("2026-12-01T00:00:00+24:00", false),
+            ("2026-12-01T00:00:00+01:60", false),
+            ("2026-12-01T24:00:00Z", false),
+            ("2026-12-01T00:60:00Z", false),
+            ("2026-12-01T00:00:61Z", false),
+            ("2026-02-29T00:00:00Z", false),
+            ("2026-13-01T00:00:00Z", false),
+            ("2026-00-01T00:00:00Z", false),
+            ("2026-12-01T00:00:00Z ", false),
+            ("2026-12-01T00:00:00Z[UTC]", false),
+            ("+2026-12-01T00:00:00Z", false),
+            ("2026-12-+1T00:00:00Z", false),
+            ("2026", false),
+            ("", false),
+        ];
+        for (text, is_time) in cases {
+            assert_eq!(rfc3339_ms(text).is_some(), is_time, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_has_passed_at_its_own_millisecond() {
+        assert!(!is_passed(Some(1_000), 999));
+        assert!(is_passed(Some(1_000), 1_000));
+        assert!(is_passed(Some(1_000), 1_001));
+        assert!(!is_passed(None, i64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn times_agree_with_another_reader(
+            ms in 0..=MAX_DEADLINE_MS - 2 * 86_400_000, offset_minutes in -1_439_i32..=1_439,
+        ) {
+            let offset = jiff::tz::Offset::from_seconds(offset_minutes * 60).unwrap();
+            let timestamp = jiff::Timestamp::from_millisecond(ms).unwrap();
+            let text = timestamp.display_with_offset(offset).to_string();
+            // A zone can carry the local year past the four digits of RFC 3339.
+            prop_assume!(text.starts_with(|first: char| first.is_ascii_digit()));
+
+            prop_assert_eq!(rfc3339_ms(&text), Some(ms), "{}", text);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9TZ:.+-]{0,30}") {
+            if let Some(ms) = rfc3339_ms(&text) {
+                prop_assert!((0..=MAX_DEADLINE_MS).contains(&ms));
+            }
         }
     }
 }
