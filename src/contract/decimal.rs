@@ -1,11 +1,11 @@
 //! Exact decimal values of JSON numbers, without arithmetic on what a hostile text could blow up.
 //!
 //! A number is its significant digits and the power of ten of the last one. `1`, `1.0` and `10e-1`
-//! are one value; 2^53 and 2^53+1 are two, which 64-bit floats would make one. Nothing is allocated,
-//! whatever the exponent is.
+//! are one value; 2^53 and 2^53+1 are two, which 64-bit floats would make one. Nothing is
+//! allocated, whatever the exponent is.
 //!
-//! Limit: exponents of more than 18 digits are compared as they are written, so two spellings of such
-//! a number can count as different.
+//! Limit: exponents of more than 18 digits are compared as they are written, so two spellings of
+//! such a number can count as different.
 
 /// A JSON number's value.
 #[derive(Clone, Copy)]
@@ -192,7 +192,10 @@ mod tests {
                 let point = if fraction.is_empty() { "" } else { "." };
                 format!("{whole}{point}{fraction}e{power}")
             };
-            let expected = expanded(&left.0, &left.1, left.2) == expanded(&right.0, &right.1, right.2);
+            let value = |(whole, fraction, power): &(String, String, i32)| {
+                expanded(whole, fraction, *power)
+            };
+            let expected = value(&left) == value(&right);
 
             let (left, right) = (text(&left), text(&right));
             prop_assert_eq!(Decimal::of(&left) == Decimal::of(&right), expected);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! There are no wildcards, filters or quotes, so members such as `@id` or `a.b` cannot be named. A
-//! name enters only an object and an index only an array; anything else names nothing, and so does a
-//! final `null`. A path is ASCII and at most [`MAX_PATH`] bytes long.
+//! name enters only an object and an index only an array; anything else names nothing, and so does
+//! a final `null`. A path is ASCII and at most [`MAX_PATH`] bytes long.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -202,3 +202,231 @@ pub(super) fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> S
     out.push('}');
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::class::Class;
+    use super::super::json::Doc;
+    use super::super::key::OperationId;
+    use super::super::template::Template;
+    use super::*;
+
+    fn reference(body_type: BodyType) -> Reference {
+        Reference {
+            operation: OperationId::new("notes.delete").unwrap(),
+            target: Target::Http {
+                method: http::Method::POST,
+                template: Template::parse("/notes").unwrap(),
+            },
+            class: Class::Irreversible,
+            body_type,
+        }
+    }
+
+    fn place(filled: &mut Filled, slot: Slot, json: &str) -> Result<(), Unfit> {
+        place_typed(filled, BodyType::Json, slot, json)
+    }
+
+    fn place_typed(
+        filled: &mut Filled,
+        body_type: BodyType,
+        slot: Slot,
+        json: &str,
+    ) -> Result<(), Unfit> {
+        let doc = Doc::parse(json.to_owned()).unwrap();
+        filled.place(&reference(body_type), &slot, Found::Value(doc.root()))
+    }
+
+    #[test]
+    fn p_9_path_values_fill_one_segment_or_are_refused() {
+        let cases = [
+            ("\"octo\"", Some("octo")),
+            ("\"a/b\"", Some("a%2Fb")),
+            ("\"a?b#c%2Fd\"", Some("a%3Fb%23c%252Fd")),
+            ("\"é\\u0000\\n\"", Some("%C3%A9%00%0A")),
+            ("\"-._~\"", Some("-._~")),
+            ("\"...\"", Some("...")),
+            ("100", Some("100")),
+            ("-1.50", Some("-1.50")),
+            ("1E+2", Some("1E%2B2")),
+            ("12345678901234567890", Some("12345678901234567890")),
+            ("true", Some("true")),
+            ("false", Some("false")),
+            ("\"\"", None),
+            ("\".\"", None),
+            ("\"..\"", None),
+            ("\"\\u002e\"", None),
+            ("null", None),
+            ("{}", None),
+            ("[\"a\"]", None),
+        ];
+        for (json, expected) in cases {
+            let mut filled = Filled::default();
+            let placed = place(&mut filled, Slot::Path("id".to_owned()), json);
+            assert_eq!(placed.is_ok(), expected.is_some(), "{json}");
+            let value = filled.path.first().map(|(_, value)| value.as_str());
+            assert_eq!(value, expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn p_9_queries_repeat_an_array_of_scalars() {
+        let cases = [
+            ("\"a b&c=d\"", Some("n=a%20b%26c%3Dd")),
+            ("\"\"", Some("n=")),
+            ("7", Some("n=7")),
+            ("true", Some("n=true")),
+            ("[\"a\",1,false]", Some("n=a n=1 n=false")),
+            ("[]", None),
+            ("[null]", None),
+            ("[[1]]", None),
+            ("null", None),
+            ("{}", None),
+        ];
+        for (json, expected) in cases {
+            let mut filled = Filled::default();
+            let placed = place(&mut filled, Slot::Query("n".to_owned()), json);
+            assert_eq!(placed.is_ok(), expected.is_some(), "{json}");
+            let pairs: Vec<String> =
+                filled.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert_eq!(pairs.join(" "), expected.unwrap_or_default(), "{json}");
+        }
+    }
+
+    #[test]
+    fn p_9_headers_take_visible_ascii_strings_only() {
+        let cases = [
+            ("\"\\\"etag\\\"\"", true),
+            ("\"a b\"", true),
+            ("\"\"", false),
+            ("\" a\"", false),
+            ("\"a\\r\\nx: y\"", false),
+            ("\"a\\tb\"", false),
+            ("\"é\"", false),
+            ("\"\\u007f\"", false),
+            ("5", false),
+            ("true", false),
+            ("null", false),
+            ("[\"a\"]", false),
+        ];
+        for (json, is_fit) in cases {
+            let mut filled = Filled::default();
+            let slot = Slot::Header(http::HeaderName::from_static("if-match"));
+            assert_eq!(place(&mut filled, slot, json).is_ok(), is_fit, "{json}");
+            assert_eq!(filled.headers.len(), usize::from(is_fit), "{json}");
+        }
+    }
+
+    fn member(path: &str) -> Slot {
+        Slot::Body(path.split('.').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn json_bodies_nest_in_declaration_order_and_keep_the_text() {
+        let mut filled = Filled::default();
+        for (path, json) in
+            [("z.b", "1.0"), ("a", "null"), ("z.a", "{ \"x\" : 1e2 }"), ("z.c.d", "\"\\u0061\"")]
+        {
+            place(&mut filled, member(path), json).unwrap();
+        }
+
+        let body = filled.body.unwrap().to_json();
+
+        assert_eq!(body, r#"{"z":{"b":1.0,"a":{ "x" : 1e2 },"c":{"d":"\u0061"}},"a":null}"#);
+    }
+
+    #[test]
+    fn a_whole_body_is_passed_as_it_was_written() {
+        let mut filled = Filled::default();
+        place(&mut filled, member(""), "[ 1 , 2 ]").unwrap();
+        assert_eq!(filled.body.unwrap().to_json(), "[ 1 , 2 ]");
+    }
+
+    #[test]
+    fn two_arguments_for_one_place_of_the_body_are_refused() {
+        for (first, second) in [("", "a"), ("a", ""), ("a", "a"), ("a", "a.b"), ("a.b", "a")] {
+            let mut filled = Filled::default();
+            place(&mut filled, member(first), "{}").unwrap();
+            let clash = place(&mut filled, member(second), "{}");
+            assert_eq!(clash, Err(Unfit::Clash), "{first} and {second}");
+        }
+    }
+
+    #[test]
+    fn k_1_forms_nest_with_brackets_and_take_scalars_only() {
+        let mut filled = Filled::default();
+        let form = BodyType::Form;
+        for (path, json) in
+            [("amount", "2000"), ("metadata.order id", "\"a&b é\""), ("flags.x.y", "true")]
+        {
+            place_typed(&mut filled, form, member(path), json).unwrap();
+        }
+        let pairs = filled.form.unwrap().join("&");
+        assert_eq!(pairs, "amount=2000&metadata[order%20id]=a%26b%20%C3%A9&flags[x][y]=true");
+
+        for json in ["null", "{}", "[1]"] {
+            let mut filled = Filled::default();
+            let placed = place_typed(&mut filled, form, member("a"), json);
+            assert_eq!(placed, Err(Unfit::Form), "{json}");
+        }
+    }
+
+    #[test]
+    fn k_1_a_whole_form_body_is_an_object_of_scalars() {
+        let cases = [
+            (r#"{"a":"1","m[k]":"v w"}"#, Some("a=1&m%5Bk%5D=v%20w")),
+            ("{}", Some("")),
+            (r#"{"a":{"b":1}}"#, None),
+            (r#"{"a":null}"#, None),
+            ("[1]", None),
+            ("\"a=1\"", None),
+        ];
+        for (json, expected) in cases {
+            let mut filled = Filled::default();
+            let placed = place_typed(&mut filled, BodyType::Form, member(""), json);
+            match expected {
+                Some(pairs) => assert_eq!(filled.form.unwrap().join("&"), pairs, "{json}"),
+                None => assert_eq!(placed, Err(Unfit::Form), "{json}"),
+            }
+        }
+    }
+
+    #[test]
+    fn places_that_a_target_does_not_have_are_refused() {
+        let doc = Doc::parse("1").unwrap();
+        let found = Found::Value(doc.root());
+        let tool = Reference {
+            target: Target::Tool { name: Arc::from("notes__delete") },
+            ..reference(BodyType::Json)
+        };
+        let mut filled = Filled::default();
+
+        let argument = Slot::Argument("id".to_owned());
+        assert_eq!(filled.place(&tool, &argument, found), Ok(()));
+        assert_eq!(filled.place(&tool, &Slot::Path("id".to_owned()), found), Err(Unfit::Place));
+        let http = reference(BodyType::Json);
+        assert_eq!(filled.place(&http, &argument, found), Err(Unfit::Place));
+    }
+
+    proptest! {
+        #[test]
+        fn p_9_any_string_is_one_segment_or_refused(text in any::<String>()) {
+            let mut json = String::new();
+            json::write_string(&text, &mut json);
+            let mut filled = Filled::default();
+            if place(&mut filled, Slot::Path("id".to_owned()), &json).is_ok() {
+                let value = &filled.path[0].1;
+                let decoded = percent_encoding::percent_decode_str(value).decode_utf8().unwrap();
+                prop_assert_eq!(decoded.as_ref(), text.as_str());
+                prop_assert!(!value.contains(['/', '?', '#', '\\', ';']));
+                prop_assert!(!matches!(value.as_str(), "" | "." | ".."));
+            } else {
+                prop_assert!(matches!(text.as_str(), "" | "." | ".."));
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! What a status means: accepted, definitely rejected, or neither (EffectSpec `dispatch_statuses`).
 //!
-//! A status that no matcher takes is ambiguous. That is the point of the two lists: 408, 409, 425 and
-//! 429 may come after part of the work was done, and a 5xx or a redirect proves nothing.
+//! A status that no matcher takes is ambiguous. That is the point of the two lists: 408, 409, 425
+//! and 429 may come after part of the work was done, and a 5xx or a redirect proves nothing.
 
 use super::class::Disposition;
 

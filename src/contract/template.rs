@@ -1,12 +1,12 @@
 //! Path templates: `/repos/{owner}/files/{name}.json`, `/v1/{id}:cancel`, `/git/refs/{*ref}`.
 //!
 //! A segment is a literal, or one `{name}` with text beside it on either side; `{*name}` may be the
-//! last segment and takes one or more. Paths are matched as they came, still encoded, and compared on
-//! a form in which only unreserved characters are decoded and hexadecimal case does not matter, so
-//! `%7Eu` is `~u` and `%3a` is `%3A`, but neither is `:`. A trailing slash is significant.
+//! last segment and takes one or more. Paths are matched as they came, still encoded, and compared
+//! on a form in which only unreserved characters are decoded and hexadecimal case does not matter,
+//! so `%7Eu` is `~u` and `%3a` is `%3A`, but neither is `:`. A trailing slash is significant.
 //!
-//! Limits: [`MAX_TEMPLATE`] bytes, [`MAX_SEGMENTS`] segments, distinct names. Ambiguous paths (dot or
-//! empty segments, encoded slashes) are the caller's to refuse before.
+//! Limits: [`MAX_TEMPLATE`] bytes, [`MAX_SEGMENTS`] segments, distinct names. Ambiguous paths (dot
+//! or empty segments, encoded slashes) are the caller's to refuse before.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 //! Follow-ups: the call that takes an effect back, finds it, or makes its draft, filled with values
 //! of one call (ADR-0030 sections 2 and 7, standards 5.2 to 5.4).
 //!
-//! A follow-up is complete or unavailable, never a call with a gap: the first argument in declaration
-//! order that cannot be filled names itself as the reason. A deadline that names no time makes the
-//! follow-up unavailable too, because a wrong deadline is worse than none. Reasons name arguments and
-//! paths, which the policy wrote, and never values.
+//! A follow-up is complete or unavailable, never a call with a gap: the first argument in
+//! declaration order that cannot be filled names itself as the reason. A deadline that names no
+//! time makes the follow-up unavailable too, because a wrong deadline is worse than none. Reasons
+//! name arguments and paths, which the policy wrote, and never values.
 //!
 //! What is built here is matched again by the caller: a value may make it another operation's call.
 
@@ -28,7 +28,8 @@ pub struct Resolved {
     pub operation: OperationId,
     /// The tool to call, for an MCP target.
     pub tool: Option<String>,
-    /// The method, and the path with its query, for an HTTP target; without the upstream's base path.
+    /// The method, and the path with its query, for an HTTP target; without the upstream's base
+    /// path.
     pub http: Option<(http::Method, String)>,
     /// The headers that arguments became.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
@@ -200,7 +201,8 @@ pub fn check_sensitive(
     Ok(())
 }
 
-/// Whether a path names a sensitive part of the request, something inside it, or something around it.
+/// Whether a path names a sensitive part of the request, something inside it, or something around
+/// it.
 ///
 /// Pointers are over the request object. Over HTTP one that starts with none of its four members is
 /// taken as one into the body: a list that was meant to hide something hides it.
@@ -317,5 +319,371 @@ fn lacking(path: &Path, scope: &Scope<'_>) -> Option<&'static str> {
             }
             Request::Unreadable => Some("the request cannot be read"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::class::Class;
+    use super::super::json::Doc;
+    use super::super::operation::{BodyType, LookupBy, Slot, TimeUnit};
+    use super::super::template::Template;
+    use super::*;
+
+    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a/b"},"query":{},
+        "header":{"authorization":"canary"}}"#;
+    const BODY: &str = r#"{"title":"hi","password":"canary","card":{"number":"4","last4":"1"}}"#;
+    const ANSWER: &str = r#"{"id":100,"big":9007199254740993,"nul":null,
+        "expires_at":"2026-12-01T00:00:00Z","when":1764547200,"list":[{"id":7}]}"#;
+
+    fn reference(template: &str) -> Reference {
+        Reference {
+            operation: OperationId::new("comments.delete").unwrap(),
+            target: Target::Http {
+                method: http::Method::DELETE,
+                template: Template::parse(template).unwrap(),
+            },
+            class: Class::Irreversible,
+            body_type: BodyType::Json,
+        }
+    }
+
+    fn argument(name: &str, mapping: &str) -> Argument {
+        let slot = match name.split_once('.') {
+            Some(("path", rest)) => Slot::Path(rest.to_owned()),
+            Some(("query", rest)) => Slot::Query(rest.to_owned()),
+            Some(("header", rest)) => Slot::Header(rest.parse().unwrap()),
+            Some(("body", rest)) => Slot::Body(rest.split('.').map(str::to_owned).collect()),
+            Some(_) | None => Slot::Argument(name.to_owned()),
+        };
+        let mapping = match mapping.strip_prefix("const ") {
+            Some(json) => Mapping::Const(Arc::new(Doc::parse(json.to_owned()).unwrap())),
+            None => Mapping::Path(Path::parse(mapping).unwrap()),
+        };
+        Argument { name: name.to_owned(), slot, mapping }
+    }
+
+    fn follow_up(template: &str, arguments: &[(&str, &str)]) -> FollowUp {
+        let arguments = arguments.iter().map(|(name, mapping)| argument(name, mapping)).collect();
+        FollowUp { reference: reference(template), arguments, deadline: None }
+    }
+
+    /// Resolves against the constants above, answered at 1000.
+    fn resolved(follow_up: &FollowUp, sensitive: &[&str]) -> Result<Resolved, String> {
+        let (head, body) = (Doc::parse(HEAD).unwrap(), Doc::parse(BODY).unwrap());
+        let answer = Doc::parse(ANSWER).unwrap();
+        let scope = Scope {
+            request: Request::Http { head: head.root(), body: Some(body.root()) },
+            response: Some(answer.root()),
+            key: None,
+        };
+        let sensitive: Vec<Pointer> =
+            sensitive.iter().map(|pointer| Pointer::parse(pointer).unwrap()).collect();
+        resolve(follow_up, &scope, 1_000, &sensitive).map_err(|reason| reason.to_string())
+    }
+
+    #[test]
+    fn an_http_follow_up_is_filled_in_declaration_order() {
+        let follow_up = follow_up(
+            "/repos/{owner}/{repo}/comments/{id}",
+            &[
+                ("path.id", "response.id"),
+                ("path.owner", "request.path.owner"),
+                ("path.repo", "request.path.repo"),
+                ("query.v", "response.big"),
+                ("query.why", "const \"undo it\""),
+                ("query.none", "response.none?"),
+                ("header.if-match", "const \"*\""),
+                ("body.note.title", "request.body.title"),
+                ("body.note.card", "request.body.card"),
+                ("body.nul", "const null"),
+            ],
+        );
+
+        let call = resolved(&follow_up, &[]).unwrap();
+
+        let path = "/repos/octo/a%2Fb/comments/100?v=9007199254740993&why=undo%20it";
+        assert_eq!(call.http, Some((http::Method::DELETE, path.to_owned())));
+        assert_eq!(call.headers.len(), 1);
+        assert_eq!(
+            call.body.as_deref(),
+            Some(r#"{"note":{"title":"hi","card":{"number":"4","last4":"1"}},"nul":null}"#)
+        );
+        let names: Vec<&str> = call.arguments.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "path.id",
+                "path.owner",
+                "path.repo",
+                "query.v",
+                "query.why",
+                "header.if-match",
+                "body.note.title",
+                "body.note.card",
+                "body.nul",
+            ]
+        );
+        assert_eq!(call.arguments[0].1, "100");
+        assert_eq!(call.arguments[1].1, "\"octo\"");
+        assert_eq!(call.deadline_ms, None);
+        assert_eq!(call.tool, None);
+    }
+
+    #[test]
+    fn a_form_target_gets_a_form_body() {
+        let mut follow_up = follow_up(
+            "/refunds",
+            &[("body.charge", "response.id"), ("body.metadata.why", "request.body.title")],
+        );
+        follow_up.reference.body_type = BodyType::Form;
+
+        let call = resolved(&follow_up, &[]).unwrap();
+
+        assert_eq!(call.body.as_deref(), Some("charge=100&metadata[why]=hi"));
+    }
+
+    #[test]
+    fn a_tool_follow_up_passes_values_as_they_are() {
+        let answer = Doc::parse(ANSWER).unwrap();
+        let arguments = Doc::parse(r#"{"owner":"octo","tags":["a",{"b":1.0}]}"#).unwrap();
+        let mut follow_up = follow_up(
+            "/",
+            &[
+                ("id", "response.list[0].id"),
+                ("owner", "request.owner"),
+                ("tags", "request.tags"),
+                ("nul", "const null"),
+                ("key", "request.idempotency?"),
+            ],
+        );
+        follow_up.reference.target = Target::Tool { name: Arc::from("gh__delete") };
+        let scope = Scope {
+            request: Request::Arguments(arguments.root()),
+            response: Some(answer.root()),
+            key: None,
+        };
+
+        let call = resolve(&follow_up, &scope, 0, &[]).unwrap();
+
+        assert_eq!(call.tool.as_deref(), Some("gh__delete"));
+        assert_eq!((call.http.is_none(), call.body.is_none()), (true, true));
+        assert_eq!(
+            call.arguments_json(),
+            r#"{"id":7,"owner":"octo","tags":["a",{"b":1.0}],"nul":null}"#
+        );
+    }
+
+    #[test]
+    fn p_4_the_first_argument_without_a_value_names_itself() {
+        let all = follow_up(
+            "/c/{id}",
+            &[
+                ("query.a", "response.none?"),
+                ("path.id", "response.nul"),
+                ("query.b", "response.gone"),
+            ],
+        );
+        assert_eq!(
+            resolved(&all, &[]).unwrap_err(),
+            "path.id (response.nul) names nothing in this call"
+        );
+    }
+
+    #[test]
+    fn p_9_a_value_that_does_not_fit_names_its_argument_and_no_value() {
+        let cases = [
+            (
+                "path.id",
+                "request.body.card",
+                "path.id (request.body.card) is no value for a path segment",
+            ),
+            ("path.id", "const \"..\"", "path.id (const) is no value for a path segment"),
+            ("query.q", "request.body.card", "query.q (request.body.card) is no value for a query"),
+            ("header.x", "response.id", "header.x (response.id) is no value for a header"),
+            ("id", "response.id", "id (response.id) has no place in this call"),
+        ];
+        for (name, mapping, reason) in cases {
+            let follow_up = follow_up("/c/{id}", &[(name, mapping)]);
+            assert_eq!(resolved(&follow_up, &[]).unwrap_err(), reason);
+        }
+    }
+
+    #[test]
+    fn p_5_an_optional_path_parameter_without_a_value_leaves_no_gap() {
+        let optional = follow_up("/c/{id}", &[("path.id", "response.none?")]);
+        assert_eq!(
+            resolved(&optional, &[]).unwrap_err(),
+            "path parameter id has no value in this call"
+        );
+    }
+
+    #[test]
+    fn k_3_an_answer_without_a_body_is_the_reason() {
+        let head = Doc::parse(HEAD).unwrap();
+        let scope = Scope {
+            request: Request::Http { head: head.root(), body: None },
+            response: None,
+            key: None,
+        };
+        let reason = |mapping| {
+            let follow_up = follow_up("/c/{id}", &[("path.id", mapping)]);
+            resolve(&follow_up, &scope, 0, &[]).unwrap_err().to_string()
+        };
+        assert_eq!(
+            reason("response.id"),
+            "path.id (response.id) names nothing in this call: \
+             the answer has no body that can be read"
+        );
+        assert_eq!(
+            reason("request.body.id"),
+            "path.id (request.body.id) names nothing in this call: \
+             the request has no body that can be read"
+        );
+        assert_eq!(
+            reason("idempotency_key"),
+            "path.id (idempotency_key) names nothing in this call: no key went upstream"
+        );
+        assert_eq!(
+            reason("request.path.id"),
+            "path.id (request.path.id) names nothing in this call"
+        );
+    }
+
+    #[test]
+    fn p_10_paths_at_in_and_around_a_sensitive_part_are_refused() {
+        let cases: &[(&str, &[&str], bool)] = &[
+            ("request.body.password", &["/body/password"], true),
+            ("request.body.password", &["/password"], true),
+            ("request.body.Password?", &["/body/password"], true),
+            ("request.body", &["/body/password"], true),
+            ("request.body", &["/password"], true),
+            ("request.body.card.number", &["/body/card"], true),
+            ("request.body.card", &["/body/card/number"], true),
+            ("request.body.card.last4", &["/body/card/number"], false),
+            ("request.body.title", &["/body/password", "/card"], false),
+            ("request.body.title", &[""], true),
+            ("request.path.owner", &["/password"], false),
+            ("request.path.owner", &[""], true),
+            ("request.path.owner", &["/path/owner"], true),
+            ("request.header.authorization", &["/header/Authorization"], true),
+            ("response.id", &["/body", "/id", ""], false),
+        ];
+        for (path, sensitive, is_refused) in cases {
+            let follow_up = follow_up("/c", &[("body.x", path)]);
+            let found = resolved(&follow_up, sensitive);
+            let reason = format!("body.x ({path}) is sensitive");
+            assert_eq!(found.err(), is_refused.then_some(reason), "{path} {sensitive:?}");
+        }
+    }
+
+    #[test]
+    fn p_10_tool_arguments_are_named_from_their_root() {
+        let arguments = Doc::parse(r#"{"password":"x","list":[{"a":1}]}"#).unwrap();
+        let scope =
+            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+        let check = |path, pointer: &str| {
+            let sensitive = [Pointer::parse(pointer).unwrap()];
+            check_sensitive(&[argument("x", path)], &scope, &sensitive).is_err()
+        };
+        assert!(check("request.password", "/password"));
+        assert!(check("request.list[0]", "/list/0/a"));
+        assert!(check("request.list", "/list/0"));
+        assert!(!check("request.list[1]", "/list/0"));
+        assert!(!check("request.body", "/password"));
+    }
+
+    #[test]
+    fn deadlines_are_counted_from_the_answer_or_read_out_of_it() {
+        let at = |path: &str, unit| Deadline::At { path: Path::parse(path).unwrap(), unit };
+        let unreadable = || Err("deadline names no time".to_owned());
+        let cases = [
+            (Deadline::WithinMs(60_000), Ok(Some(61_000))),
+            (Deadline::WithinMs(u64::MAX), Ok(Some(i64::MAX))),
+            (at("response.expires_at", TimeUnit::Either), Ok(Some(1_796_083_200_000))),
+            (at("response.when", TimeUnit::Seconds), Ok(Some(1_764_547_200_000))),
+            (at("response.when", TimeUnit::Either), Ok(Some(1_764_547_200))),
+            (at("response.when", TimeUnit::Iso8601), unreadable()),
+            (at("response.none", TimeUnit::Either), unreadable()),
+            (at("response.nul", TimeUnit::Either), unreadable()),
+            (at("response.list", TimeUnit::Either), unreadable()),
+        ];
+        for (deadline, expected) in cases {
+            let shown = format!("{deadline:?}");
+            let mut follow_up = follow_up("/c/{id}", &[("path.id", "response.id")]);
+            follow_up.deadline = Some(deadline);
+            let found = resolved(&follow_up, &[]).map(|call| call.deadline_ms);
+            assert_eq!(found, expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_vectors_of_a_deadline_after_the_answer_hold() {
+        let vectors = Doc::parse(include_str!("../../tests/vectors/deadlines.json")).unwrap();
+        let nothing = Doc::parse("{}").unwrap();
+        let scope =
+            Scope { request: Request::Arguments(nothing.root()), response: None, key: None };
+        let mut count = 0;
+        for case in vectors.root().get("cases").unwrap().elements() {
+            let number = |name| case.get(name).and_then(super::super::json::Value::as_i64);
+            let Some(within_ms) = number("within_ms") else {
+                continue;
+            };
+            let mut follow_up = follow_up("/c", &[]);
+            follow_up.deadline = Some(Deadline::WithinMs(u64::try_from(within_ms).unwrap()));
+            let call = resolve(&follow_up, &scope, number("answered_at_ms").unwrap(), &[]).unwrap();
+            assert_eq!(call.deadline_ms, number("deadline_ms"));
+            count += 1;
+        }
+        assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn lookups_read_the_key() {
+        let lookup = Lookup {
+            reference: reference("/comments/{key}"),
+            arguments: vec![argument("path.key", "idempotency_key")],
+            by: LookupBy::IdempotencyKey,
+            settle_ms: None,
+            empty: None,
+            matches: Vec::new(),
+        };
+        let scope = Scope { request: Request::Unreadable, response: None, key: Some("K/1") };
+
+        let call = resolve_lookup(&lookup, &scope).unwrap();
+
+        assert_eq!(call.http, Some((http::Method::DELETE, "/comments/K%2F1".to_owned())));
+        assert_eq!(call.arguments, [("path.key".to_owned(), "\"K/1\"".to_owned())]);
+        let without = Scope { key: None, ..scope };
+        assert!(resolve_lookup(&lookup, &without).is_err());
+    }
+
+    #[test]
+    fn drafts_read_the_request() {
+        let arguments = Doc::parse(r#"{"tag":"v1"}"#).unwrap();
+        let tool = Reference { target: Target::Tool { name: "r".into() }, ..reference("/") };
+        let draft = Draft {
+            reference: tool.clone(),
+            arguments: vec![argument("tag", "request.tag"), argument("draft", "const true")],
+            handle: Path::parse("response.id").unwrap(),
+            promote: FollowUp { reference: tool, arguments: Vec::new(), deadline: None },
+            discard: None,
+        };
+        let scope =
+            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+
+        let call = resolve_draft(&draft, &scope).unwrap();
+
+        assert_eq!(call.arguments_json(), r#"{"tag":"v1","draft":true}"#);
+    }
+
+    #[test]
+    fn debug_texts_hold_no_value() {
+        let follow_up = follow_up("/c", &[("body.x", "request.body.password")]);
+        let call = resolved(&follow_up, &[]).unwrap();
+        assert!(call.body.as_deref().unwrap().contains("canary"));
+        assert!(!format!("{call:?}").contains("canary"));
     }
 }
