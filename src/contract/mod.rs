@@ -18,4 +18,5 @@ pub mod report;
 pub mod selector;
 pub mod status;
 pub mod template;
+pub mod undeclared;
 pub mod undo;
