@@ -198,3 +198,239 @@ fn sorted(object: Value<'_>) -> Vec<Member<'_>> {
     members.sort_by(|left, right| left.name().cmp(&right.name()));
     members
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::super::path::Request;
+    use super::*;
+
+    const RESPONSE: &str = r#"{"s":"abc","n":1.0,"t":true,"f":false,"nul":null,"list":[1],
+        "obj":{},"empty":"","five":"5","big":9007199254740993}"#;
+    const REQUEST: &str = r#"{"s":"abc","n":1,"nul":null,"list":[1],"other":"x"}"#;
+
+    fn body(pointer: &str) -> Selector {
+        Selector::ResponseBody(Pointer::parse(pointer).unwrap())
+    }
+
+    fn literal(json: &str) -> Arc<Doc> {
+        Arc::new(Doc::parse(json.to_owned()).unwrap())
+    }
+
+    fn outcome(check: Check) -> Passed {
+        let response = Doc::parse(RESPONSE).unwrap();
+        let request = Doc::parse(REQUEST).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("x-id", "5".parse().unwrap());
+        headers.append("x-twice", "a".parse().unwrap());
+        headers.append("x-twice", "b".parse().unwrap());
+        let evidence = Evidence {
+            status: 201,
+            headers: &headers,
+            response: Some(response.root()),
+            request: Request::Arguments(request.root()),
+        };
+        check.evaluate(&evidence)
+    }
+
+    #[test]
+    fn presence_follows_the_table() {
+        use super::Passed::{Failed, Invalid, Missing, Passed};
+        let cases = [
+            ("/s", Passed, Failed),
+            ("/empty", Passed, Failed),
+            ("/n", Passed, Failed),
+            ("/f", Passed, Failed),
+            ("/nul", Missing, Passed),
+            ("/none", Missing, Passed),
+            ("/list", Invalid, Invalid),
+            ("/obj", Invalid, Invalid),
+            ("", Invalid, Invalid),
+        ];
+        for (pointer, exists, absent) in cases {
+            assert_eq!(outcome(Check::Exists(body(pointer))), exists, "exists {pointer}");
+            assert_eq!(outcome(Check::Absent(body(pointer))), absent, "absent {pointer}");
+        }
+        assert_eq!(outcome(Check::Exists(Selector::HttpStatus)), Passed);
+    }
+
+    #[test]
+    fn comparison_follows_the_table() {
+        use super::Passed::{Failed, Invalid, Missing, Passed};
+        let header = |name| Selector::ResponseHeader(http::HeaderName::from_static(name));
+        let cases = [
+            (body("/s"), "\"abc\"", Passed),
+            (body("/s"), "\"\\u0061bc\"", Passed),
+            (body("/s"), "\"ABC\"", Failed),
+            (body("/s"), "\" abc\"", Failed),
+            (body("/n"), "1", Passed),
+            (body("/n"), "1e0", Passed),
+            (body("/n"), "\"1.0\"", Failed),
+            (body("/big"), "9007199254740992", Failed),
+            (body("/big"), "9007199254740993", Passed),
+            (body("/five"), "5", Failed),
+            (body("/t"), "true", Passed),
+            (body("/t"), "\"true\"", Failed),
+            (body("/t"), "1", Failed),
+            (body("/nul"), "null", Passed),
+            (body("/nul"), "false", Failed),
+            (body("/s"), "null", Failed),
+            (body("/s"), "[\"abc\"]", Failed),
+            (body("/none"), "null", Missing),
+            (body("/list"), "[1]", Invalid),
+            (body("/obj"), "{}", Invalid),
+            (Selector::HttpStatus, "201", Passed),
+            (Selector::HttpStatus, "2.01e2", Passed),
+            (Selector::HttpStatus, "\"201\"", Failed),
+            (Selector::HttpStatus, "200", Failed),
+            (header("x-id"), "\"5\"", Passed),
+            (header("x-id"), "5", Failed),
+            (header("x-none"), "\"5\"", Missing),
+            (header("x-twice"), "\"a\"", Invalid),
+        ];
+        for (actual, expected, wanted) in cases {
+            let check =
+                Check::EqualsLiteral { actual: actual.clone(), expected: literal(expected) };
+            assert_eq!(outcome(check), wanted, "{actual:?} equals {expected}");
+            let allowed = vec![literal("\"no such\""), literal(expected)];
+            let check = Check::OneOf { actual: actual.clone(), allowed };
+            assert_eq!(outcome(check), wanted, "{actual:?} one of {expected}");
+        }
+        let nothing = Check::OneOf { actual: body("/s"), allowed: vec![] };
+        assert_eq!(outcome(nothing), Failed);
+    }
+
+    #[test]
+    fn equality_with_the_request_needs_a_scalar_there() {
+        use super::Passed::{Failed, Invalid, Missing, Passed};
+        let cases = [
+            ("/s", "/s", Passed),
+            ("/n", "/n", Passed),
+            ("/s", "/other", Failed),
+            ("/nul", "/nul", Passed),
+            ("/s", "/nul", Failed),
+            ("/s", "/none", Invalid),
+            ("/s", "/list", Invalid),
+            ("/none", "/none", Invalid),
+            ("/none", "/s", Missing),
+        ];
+        for (actual, expected, wanted) in cases {
+            let check = Check::EqualsRequest {
+                actual: body(actual),
+                expected: Pointer::parse(expected).unwrap(),
+            };
+            assert_eq!(outcome(check), wanted, "{actual} against {expected}");
+        }
+    }
+
+    fn verdict(answer: &str, checks: Vec<Check>) -> Evaluation {
+        let response = Doc::parse(answer.to_owned()).unwrap();
+        let headers = HeaderMap::new();
+        let evidence = Evidence {
+            status: 200,
+            headers: &headers,
+            response: Some(response.root()),
+            request: Request::Unreadable,
+        };
+        let named = checks.into_iter().enumerate();
+        let assertions: Vec<Assertion> =
+            named.map(|(n, check)| Assertion { name: format!("a{n}"), check }).collect();
+        evaluate(&assertions, &evidence)
+    }
+
+    #[test]
+    fn verdicts_take_the_worst_outcome() {
+        let passes = || Check::Exists(body("/id"));
+        let misses = || Check::Exists(body("/none"));
+        let fails = || Check::Absent(body("/id"));
+        let invalid = || Check::Exists(body(""));
+        let cases = [
+            (vec![], Verdict::Inconclusive),
+            (vec![passes()], Verdict::Verified),
+            (vec![passes(), misses()], Verdict::Inconclusive),
+            (vec![invalid(), passes()], Verdict::Inconclusive),
+            (vec![misses(), passes(), fails()], Verdict::Contradicted),
+            (vec![invalid(), fails()], Verdict::Contradicted),
+        ];
+        for (checks, wanted) in cases {
+            let names = format!("{checks:?}");
+            assert_eq!(verdict("{\"id\":1}", checks).verdict, wanted, "{names}");
+        }
+    }
+
+    #[test]
+    fn j_1_a_success_that_says_it_failed_is_contradicted() {
+        let ok = Check::EqualsLiteral { actual: body("/ok"), expected: literal("true") };
+
+        let evaluation = verdict(r#"{"ok":false}"#, vec![ok]);
+
+        assert_eq!(evaluation.verdict, Verdict::Contradicted);
+        assert_eq!(evaluation.results, [("a0".to_owned(), Passed::Failed)]);
+    }
+
+    #[test]
+    fn results_and_debug_texts_hold_no_compared_value() {
+        let check = || Check::EqualsLiteral {
+            actual: body("/id"),
+            expected: literal("\"canary-in-policy\""),
+        };
+
+        let evaluation = verdict(r#"{"id":"canary-in-answer"}"#, vec![check()]);
+
+        assert!(!format!("{evaluation:?} {:?}", check()).contains("canary"));
+    }
+
+    #[test]
+    fn e_3_equality_is_deep_and_by_value() {
+        let cases = [
+            (r#"{"a":1,"b":[true,null]}"#, r#"{"b":[true,null],"a":1.0}"#, true),
+            (r#"{"a":1}"#, r#"{"a":1,"b":2}"#, false),
+            (r#"{"a":1,"b":2}"#, r#"{"a":1}"#, false),
+            (r#"{"a":null}"#, "{}", false),
+            ("[1,2]", "[2,1]", false),
+            ("[1]", "[1,2]", false),
+            ("[1,2]", "[1]", false),
+            ("\"é\"", "\"\\u00e9\"", true),
+            ("\"é\"", "\"e\\u0301\"", false),
+            ("1", "true", false),
+            ("0", "false", false),
+            ("null", "0", false),
+        ];
+        for (left, right, expected) in cases {
+            assert_eq!(
+                equal(literal(left).root(), literal(right).root()),
+                expected,
+                "{left} and {right}"
+            );
+        }
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(json!(null)),
+            any::<bool>().prop_map(|flag| json!(flag)),
+            (0..3).prop_map(|number| json!(number)),
+            "[ab]{0,1}".prop_map(|text| json!(text)),
+        ];
+        leaf.prop_recursive(3, 8, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(serde_json::Value::from),
+                prop::collection::btree_map("[ab]", inner, 0..3)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn equality_agrees_with_another_reader(left in value(), right in value()) {
+            let (a, b) = (literal(&left.to_string()), literal(&right.to_string()));
+
+            prop_assert_eq!(equal(a.root(), b.root()), left == right);
+            prop_assert!(equal(a.root(), a.root()));
+        }
+    }
+}

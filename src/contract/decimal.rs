@@ -1,11 +1,11 @@
 //! Exact decimal values of JSON numbers, without arithmetic on what a hostile text could blow up.
 //!
 //! A number is its significant digits and the power of ten of the last one. `1`, `1.0` and `10e-1`
-//! are one value; 2^53 and 2^53+1 are two, which 64-bit floats would make one. Nothing is allocated,
-//! whatever the exponent is.
+//! are one value; 2^53 and 2^53+1 are two, which 64-bit floats would make one. Nothing is
+//! allocated, whatever the exponent is.
 //!
-//! Limit: exponents of more than 18 digits are compared as they are written, so two spellings of such
-//! a number can count as different.
+//! Limit: exponents of more than 18 digits are compared as they are written, so two spellings of
+//! such a number can count as different.
 
 /// A JSON number's value.
 #[derive(Clone, Copy)]
@@ -109,4 +109,109 @@ impl PartialEq for Decimal<'_> {
 
 fn to_i64(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn e_3_numbers_are_equal_by_exact_value() {
+        let equal = [
+            ("1", "1.0"),
+            ("1", "1e0"),
+            ("100", "1E+2"),
+            ("0.001", "1e-3"),
+            ("0", "-0"),
+            ("0", "0.000e99999999999999999999999"),
+            ("1200e-2", "12.00"),
+            ("-5", "-50e-1"),
+            ("1e999999999", "10e999999998"),
+            ("1e00000000000000000000000000002", "100"),
+            ("1e99999999999999999999", "1E+99999999999999999999"),
+        ];
+        for (left, right) in equal {
+            assert!(Decimal::of(left) == Decimal::of(right), "{left} is {right}");
+        }
+        let different = [
+            ("9007199254740992", "9007199254740993"),
+            ("0.1", "0.1000000000000000055"),
+            ("1", "-1"),
+            ("1", "10"),
+            ("1e400", "1e401"),
+            ("1e999999999", "1e-999999999"),
+            ("1e99999999999999999999", "1e99999999999999999998"),
+            ("1e99999999999999999999", "1e-99999999999999999999"),
+            ("1e9999999999999999999999", "2e9999999999999999999999"),
+        ];
+        for (left, right) in different {
+            assert!(Decimal::of(left) != Decimal::of(right), "{left} is not {right}");
+        }
+    }
+
+    #[test]
+    fn whole_parts_are_cut_towards_zero_and_bounded() {
+        let cases = [
+            ("0", 0, Some(0)),
+            ("-0.0", 0, Some(0)),
+            ("1.999", 0, Some(1)),
+            ("1.999", 3, Some(1_999)),
+            ("12e2", 0, Some(1_200)),
+            ("1e-99999999999999999999", 0, Some(0)),
+            ("1e-5", 3, Some(0)),
+            ("5000", 0, Some(5_000)),
+            ("5000.9", 0, Some(5_000)),
+            ("5001", 0, None),
+            ("-0.1", 0, None),
+            ("1e18", 0, None),
+            ("1e999999999", 0, None),
+            ("1e99999999999999999999", 0, None),
+        ];
+        for (text, shift, expected) in cases {
+            assert_eq!(Decimal::of(text).whole_part(shift, 5_000), expected, "{text}");
+        }
+    }
+
+    /// The value as an integer number of 10^-60, written out.
+    fn expanded(whole: &str, fraction: &str, power: i32) -> String {
+        let digits = format!("{whole}{fraction}");
+        let zeros = 60 - i32::try_from(fraction.len()).unwrap() + power;
+        let all = format!("{digits}{}", "0".repeat(usize::try_from(zeros).unwrap()));
+        all.trim_start_matches('0').to_owned()
+    }
+
+    proptest! {
+        #[test]
+        fn equality_agrees_with_written_out_values(
+            left in ("[01]{1,3}", "[01]{0,3}", -6_i32..6),
+            right in ("[01]{1,3}", "[01]{0,3}", -6_i32..6),
+        ) {
+            let text = |(whole, fraction, power): &(String, String, i32)| {
+                let point = if fraction.is_empty() { "" } else { "." };
+                format!("{whole}{point}{fraction}e{power}")
+            };
+            let value = |(whole, fraction, power): &(String, String, i32)| {
+                expanded(whole, fraction, *power)
+            };
+            let expected = value(&left) == value(&right);
+
+            let (left, right) = (text(&left), text(&right));
+            prop_assert_eq!(Decimal::of(&left) == Decimal::of(&right), expected);
+        }
+
+        #[test]
+        fn whole_parts_agree_with_integer_arithmetic(
+            whole in 0_i64..10_000_000, fraction in "[0-9]{1,5}", shift in 0_i64..=3,
+        ) {
+            let scale = 10_i64.pow(u32::try_from(shift).unwrap());
+            let padded: i64 = format!("{fraction:0<5}").parse().unwrap();
+            let expected = (whole * 100_000 + padded) * scale / 100_000;
+
+            let found = Decimal::of(&format!("{whole}.{fraction}")).whole_part(shift, i64::MAX);
+
+            prop_assert_eq!(found, Some(expected));
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! What an effect contract is. Pure: no I/O, no clock, no randomness, nothing of this crate.
 //!
-//! An operation declares what its calls do and how that is undone ([`operation::Operation`]). A call
-//! is evaluated against it with values only: paths and pointers read the request and the answer
-//! ([`path`], [`pointer`], [`selector`]), a status becomes a disposition ([`status`]), assertions
-//! become a verdict ([`assertion`]), mappings become the call that takes the effect back ([`undo`]),
-//! and all of it becomes the report ([`report`]). JSON is read and changed in one place ([`json`]).
+//! An operation declares what its calls do and how that is undone ([`operation::Operation`]). A
+//! call is evaluated against it with values only: paths and pointers read the request and the
+//! answer ([`path`], [`mod@pointer`], [`selector`]), a status becomes a disposition ([`status`]),
+//! assertions become a verdict ([`assertion`]), mappings become the call that takes the effect back
+//! ([`undo`]), and all of it becomes the report ([`report`]). JSON is read and changed in one place
+//! ([`json`]).
 
 pub mod assertion;
 pub mod class;
+pub mod deadline;
 mod decimal;
 pub mod json;
 pub mod key;
@@ -16,6 +18,7 @@ pub mod path;
 pub mod pointer;
 pub mod report;
 pub mod selector;
+mod slots;
 pub mod status;
 pub mod template;
 pub mod undeclared;

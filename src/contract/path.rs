@@ -8,8 +8,8 @@
 //! ```
 //!
 //! There are no wildcards, filters or quotes, so members such as `@id` or `a.b` cannot be named. A
-//! name enters only an object and an index only an array; anything else names nothing, and so does a
-//! final `null`. A path is ASCII and at most [`MAX_PATH`] bytes long.
+//! name enters only an object and an index only an array; anything else names nothing, and so does
+//! a final `null`. A path is ASCII and at most [`MAX_PATH`] bytes long.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -311,5 +311,213 @@ impl Reader<'_> {
 
     fn error(&self, reason: &'static str) -> PathError {
         PathError { offset: self.at, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::json::Doc;
+    use super::*;
+
+    fn described(path: &Path) -> String {
+        let segments: Vec<String> = path
+            .segments
+            .iter()
+            .map(|segment| match segment {
+                Segment::Index(position) => position.to_string(),
+                Segment::Name(name) => format!("\"{name}\""),
+            })
+            .collect();
+        let (root, optional) = (path.root.as_str(), path.optional);
+        format!("{root} [{}] {optional}", segments.join(", "))
+    }
+
+    #[test]
+    fn every_vector_holds() {
+        let vectors = Doc::parse(include_str!("../../tests/vectors/paths.json")).unwrap();
+        let documents = vectors.root().get("documents").unwrap();
+        let document = |case: Value<'_>, member: &str| {
+            let named = case.get(member).unwrap();
+            let text = match named.as_str() {
+                Some(name) => documents.get(&name).unwrap().raw(),
+                None => named.raw(),
+            };
+            Doc::parse(text.to_owned()).unwrap()
+        };
+        let mut counts = (0, 0, 0);
+        for case in vectors.root().get("cases").unwrap().elements() {
+            let text = case.get("path").unwrap().as_str().unwrap();
+            let Ok(path) = Path::parse(&text) else {
+                assert!(case.get("parse_error").is_some(), "{text} is a path");
+                counts.0 += 1;
+                continue;
+            };
+            let parse = case.get("parse").unwrap_or_else(|| panic!("{text} is no path"));
+            let segments: Vec<&str> =
+                parse.get("segments").unwrap().elements().map(Value::raw).collect();
+            let expected = format!(
+                "{} [{}] {}",
+                parse.get("root").unwrap().as_str().unwrap(),
+                segments.join(", "),
+                parse.get("optional").unwrap().raw()
+            );
+            assert_eq!(described(&path), expected);
+
+            let request = document(case, "request");
+            let response = document(case, "response");
+            let key = case.get("key").unwrap().as_str();
+            let scope = Scope {
+                request: Request::Arguments(request.root()),
+                response: (!response.root().is_null()).then(|| response.root()),
+                key: key.as_deref(),
+            };
+            let expect = case.get("expect").unwrap();
+            let found = path.resolve(&scope).map(|found| found.to_json().into_owned());
+            assert_eq!(found.as_deref(), expect.get("value").map(Value::raw), "{text}");
+            match found {
+                Some(_) => counts.2 += 1,
+                None => {
+                    let word = if path.optional { "omitted" } else { "follow_up_unavailable" };
+                    assert_eq!(expect.get("argument").unwrap().as_str().as_deref(), Some(word));
+                    counts.1 += 1;
+                }
+            }
+        }
+        assert_eq!(counts, (26, 18, 10), "errors, misses, values");
+    }
+
+    #[test]
+    fn texts_that_are_no_paths_say_where() {
+        let longest = format!("request.{}", "a".repeat(MAX_PATH - 8));
+        let cases = [
+            ("", Some(0)),
+            ("request", Some(7)),
+            ("response?", Some(8)),
+            ("request.", Some(8)),
+            ("request..a", Some(8)),
+            ("request.a??", Some(10)),
+            ("request.a?.b", Some(10)),
+            ("request[", Some(8)),
+            ("request[]", Some(8)),
+            ("request[1234567890]", Some(8)),
+            ("request['a']", Some(8)),
+            ("request[0", Some(9)),
+            ("request.é", Some(8)),
+            ("request.a.é", Some(10)),
+            (" request.a", Some(0)),
+            ("idempotency_key.x", Some(15)),
+            ("idempotency_key[0]", Some(15)),
+            ("request[000000007].a", None),
+            (&longest, None),
+            (&format!("{longest}a"), Some(512)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Path::parse(text).err().map(|error| error.offset), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn p_7_http_requests_have_exactly_four_members() {
+        let head = Doc::parse(
+            r#"{"path":{"id":"7"},"query":{"tag":["a","b"],"body":"q"},"header":{"if-match":"x"}}"#,
+        )
+        .unwrap();
+        let body = Doc::parse(r#"{"amount":"2000","path":{"id":"8"},"list":[null,1]}"#).unwrap();
+        let scope = Scope {
+            request: Request::Http { head: head.root(), body: Some(body.root()) },
+            response: None,
+            key: None,
+        };
+        let cases = [
+            ("request.path.id", Some("\"7\"")),
+            ("request.query.tag[1]", Some("\"b\"")),
+            ("request.query.body", Some("\"q\"")),
+            ("request.header.if-match", Some("\"x\"")),
+            ("request.header.If-Match", None),
+            ("request.body.amount", Some("\"2000\"")),
+            ("request.body.path.id", Some("\"8\"")),
+            ("request.body", Some(body.root().raw())),
+            ("request.body.list[0]", None),
+            ("request.amount", None),
+            ("request[0]", None),
+        ];
+        for (text, expected) in cases {
+            let path = Path::parse(text).unwrap();
+            let found = path.resolve(&scope).map(|found| found.to_json().into_owned());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_into_an_opaque_body_name_nothing() {
+        let head = Doc::parse(r#"{"path":{"id":"7"},"query":{},"header":{}}"#).unwrap();
+        let opaque = Request::Http { head: head.root(), body: None };
+        let named = |text: &str, request| {
+            let scope = Scope { request, response: None, key: None };
+            Path::parse(text).unwrap().resolve(&scope).is_some()
+        };
+
+        assert!(named("request.path.id", opaque));
+        assert!(!named("request.body", opaque));
+        assert!(!named("request.body.id", opaque));
+        assert!(!named("request.path.id", Request::Unreadable));
+    }
+
+    #[test]
+    fn pointers_over_an_http_request_reach_all_four_members() {
+        let head = Doc::parse(r#"{"path":{"id":"7"},"query":{},"header":{}}"#).unwrap();
+        let body = Doc::parse(r#"{"sha":"abc"}"#).unwrap();
+        let request = Request::Http { head: head.root(), body: Some(body.root()) };
+        let cases = [
+            ("/path/id", Some("\"7\"")),
+            ("/body/sha", Some("\"abc\"")),
+            ("/body", Some(body.root().raw())),
+            ("/sha", None),
+            ("", Some(head.root().raw())),
+        ];
+        for (text, expected) in cases {
+            let found = request.pointer(&Pointer::parse(text).unwrap());
+            assert_eq!(found.map(Value::raw), expected, "{text}");
+        }
+    }
+
+    fn path() -> impl Strategy<Value = Path> {
+        let segment = prop_oneof![
+            (0_usize..1_000_000_000).prop_map(Segment::Index),
+            "[A-Za-z_$][A-Za-z0-9_$-]{0,6}".prop_map(Segment::Name),
+        ];
+        let root = prop_oneof![Just(Root::Request), Just(Root::Response)];
+        let scoped = (root, prop::collection::vec(segment, 1..6), any::<bool>())
+            .prop_map(|(root, segments, optional)| Path { root, segments, optional });
+        let key = any::<bool>().prop_map(|optional| Path {
+            root: Root::Key,
+            segments: Vec::new(),
+            optional,
+        });
+        prop_oneof![9 => scoped, 1 => key]
+    }
+
+    proptest! {
+        #[test]
+        fn written_paths_read_back(path in path()) {
+            prop_assert_eq!(Path::parse(&path.to_string()), Ok(path));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "(request|response|idempotency_key)?[.\\[\\]?a-c0-2$é -]{0,12}",
+        ) {
+            match Path::parse(&text) {
+                // Only leading zeros of an index may differ from the canonical text.
+                Ok(path) => {
+                    let again = Path::parse(&path.to_string()).unwrap();
+                    prop_assert_eq!(&again, &path);
+                    prop_assert!(path.to_string().len() <= text.len());
+                }
+                Err(error) => prop_assert!(error.offset <= text.len()),
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The effect report: what became of a call and how to take it back (contract section 6).
 //!
-//! On HTTP it is the value of the `X-Anvil-Effect` header, on MCP `_meta.effect`. The six members of
-//! ADR-0030 come first, in its order, and are always there; ours follow where they say something.
+//! On HTTP it is the value of the `X-Anvil-Effect` header, on MCP `_meta.effect`. The six members
+//! of ADR-0030 come first, in its order, and are always there; ours follow where they say
+//! something.
 //!
 //! A header holds the report as ASCII. Above the limit it drops the arguments of every call as a
 //! whole, because a shortened argument is a wrong undo, and says `truncated`; if that is still too
@@ -13,10 +14,10 @@ use std::fmt;
 use http::HeaderValue;
 
 use super::class::{Class, Outcome, Verdict, words};
-use super::json::{self, Edits};
+use super::json::{self, Doc, Edits, Kind};
 use super::key::{EntryId, Key, OperationId};
 use super::operation::LookupBy;
-use super::undo::{self, Resolved};
+use super::undo::Resolved;
 
 /// The longest header value by default, in bytes.
 pub const MAX_HEADER: usize = 4096;
@@ -41,8 +42,8 @@ words! {
     }
 }
 
-/// One call in a report, as JSON text on one line: an undo, a compensation, a lookup, a promotion or
-/// a discard.
+/// One call in a report, as JSON text on one line: an undo, a compensation, a lookup, a promotion
+/// or a discard.
 ///
 /// It is text so that the ledger can keep it and a replay can report it without its operation.
 #[derive(Clone, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl CallJson {
 
     /// Takes text that [`CallJson::as_json`] gave; `None` if it is no JSON object.
     pub fn from_json(text: &str) -> Option<Self> {
-        undo::parse_object(text)?;
+        parse_object(text)?;
         let mut out = String::with_capacity(text.len());
         write_compact(text, &mut out);
         Some(Self(out))
@@ -100,10 +101,10 @@ impl CallJson {
         &self.0
     }
 
-    /// The same call with `"arguments_omitted": true` instead of its arguments, so that a reader that
-    /// overlooks `truncated` does not make a call with a gap.
+    /// The same call with `"arguments_omitted": true` instead of its arguments, so that a reader
+    /// that overlooks `truncated` does not make a call with a gap.
     fn without_arguments(&self) -> Self {
-        let Some(doc) = undo::parse_object(&self.0) else {
+        let Some(doc) = parse_object(&self.0) else {
             return Self("null".to_owned());
         };
         let mut edits = Edits::new();
@@ -141,7 +142,7 @@ impl fmt::Debug for HandleJson {
 impl HandleJson {
     /// Takes a JSON text; `None` if it is none.
     pub fn new(text: &str) -> Option<Self> {
-        json::Doc::parse(text.to_owned()).ok()?;
+        Doc::parse(text.to_owned()).ok()?;
         let mut out = String::with_capacity(text.len());
         write_compact(text, &mut out);
         Some(Self(out))
@@ -400,6 +401,281 @@ fn write_compact(json: &str, out: &mut String) {
         } else if !matches!(character, ' ' | '\t' | '\n' | '\r') {
             out.push(character);
             is_string = character == '"';
+        }
+    }
+}
+
+fn parse_object(text: &str) -> Option<Doc> {
+    Doc::parse(text.to_owned()).ok().filter(|doc| doc.root().kind() == Kind::Object)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(text: &str) -> OperationId {
+        OperationId::new(text).unwrap()
+    }
+
+    fn key(text: &str) -> Key {
+        Key::from_text(text).unwrap()
+    }
+
+    fn entry(byte: u8) -> EntryId {
+        EntryId::from_bytes([byte; 16])
+    }
+
+    fn deletion(arguments: &[(&str, &str)]) -> Resolved {
+        let path = "/repos/octo/hello/issues/comments/100".to_owned();
+        Resolved {
+            operation: id("github.comments.delete"),
+            tool: None,
+            http: Some((http::Method::DELETE, path)),
+            headers: Vec::new(),
+            arguments: arguments
+                .iter()
+                .map(|(name, json)| ((*name).to_owned(), (*json).to_owned()))
+                .collect(),
+            body: None,
+            deadline_ms: Some(1_764_489_600_000),
+        }
+    }
+
+    fn created(arguments: &[(&str, &str)]) -> Report {
+        Report {
+            idempotency_key: Some(key("01JB")),
+            undo: Some(CallJson::undo(UndoKind::Inverse, &deletion(arguments))),
+            deadline_ms: Some(1_764_489_600_000),
+            ledger_id: Some(key("01JB")),
+            entry: Some(entry(1)),
+            outcome: Some(Outcome::Accepted),
+            verdict: Some(Verdict::Verified),
+            ..Report::new(Class::Reversible, id("github.comments.create"))
+        }
+    }
+
+    fn header(report: &Report) -> String {
+        report.to_header(MAX_HEADER).to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_report_has_the_members_of_the_contract_in_order() {
+        let report = created(&[("path.owner", "\"octo\""), ("path.comment_id", "100")]);
+
+        let expected = concat!(
+            r#"{"class":"reversible","operation":"github.comments.create","#,
+            r#""idempotency_key":"01JB","#,
+            r#""undo":{"kind":"inverse","operation":"github.comments.delete","tool":null,"#,
+            r#""http":{"method":"DELETE","path":"/repos/octo/hello/issues/comments/100"},"#,
+            r#""arguments":{"path.owner":"octo","path.comment_id":100}},"#,
+            r#""deadline_ms":1764489600000,"lookup":null,"ledger_id":"01JB","#,
+            r#""entry":"01010101-0101-0101-0101-010101010101","#,
+            r#""outcome":"accepted","verdict":"verified"}"#
+        );
+        assert_eq!(report.to_json(), expected);
+        assert_eq!(header(&report), expected);
+    }
+
+    #[test]
+    fn a_read_has_the_six_members_and_one_header_for_all() {
+        let expected = concat!(
+            r#"{"class":"read","operation":"notes.get","idempotency_key":null,"#,
+            r#""undo":null,"deadline_ms":null,"lookup":null}"#
+        );
+        assert_eq!(Report::for_read(id("notes.get")).to_json(), expected);
+        assert_eq!(static_read_header(&id("notes.get")), expected);
+    }
+
+    #[test]
+    fn an_undeclared_write_is_the_default() {
+        let json = Report::default().to_json();
+        assert!(json.starts_with(r#"{"class":"irreversible","operation":"_undeclared","#));
+    }
+
+    #[test]
+    fn every_optional_member_is_written_once_and_in_order() {
+        let tool = Resolved {
+            tool: Some("gh__close".to_owned()),
+            http: None,
+            deadline_ms: None,
+            ..deletion(&[("n", "1")])
+        };
+        let report = Report {
+            lookup: Some(CallJson::lookup(LookupBy::IdempotencyKey, &tool)),
+            compensate: Some(CallJson::compensate(&tool)),
+            undo_unavailable: Some("deadline passed".to_owned()),
+            staged: Some(Staged {
+                draft_operation: id("releases.create"),
+                handle: HandleJson::new("\"d 1\""),
+                promote: Some(CallJson::follow_up(&tool)),
+                discard: None,
+                unavailable: Some("operation x is not served here".to_owned()),
+            }),
+            refused: Some("confirmation_required".into()),
+            repeats: Some(entry(2)),
+            replayed: true,
+            would: Some("refuse".into()),
+            ledger: Some(LedgerNote::Unfinished),
+            outcome: Some(Outcome::Unknown),
+            ..Report::new(Class::Compensable, id("issues.create"))
+        };
+
+        let expected = concat!(
+            r#"{"class":"compensable","operation":"issues.create","idempotency_key":null,"#,
+            r#""undo":null,"deadline_ms":null,"#,
+            r#""lookup":{"by":"idempotency_key","operation":"github.comments.delete","#,
+            r#""tool":"gh__close","arguments":{"n":1}},"#,
+            r#""compensate":{"operation":"github.comments.delete","tool":"gh__close","#,
+            r#""arguments":{"n":1},"deadline_ms":null},"#,
+            r#""undo_unavailable":"deadline passed","#,
+            r#""staged":{"draft_operation":"releases.create","handle":"d 1","#,
+            r#""promote":{"operation":"github.comments.delete","tool":"gh__close","#,
+            r#""arguments":{"n":1}},"discard":null,"#,
+            r#""unavailable":"operation x is not served here"},"#,
+            r#""outcome":"unknown","refused":"confirmation_required","#,
+            r#""repeats":"02020202-0202-0202-0202-020202020202","replayed":true,"#,
+            r#""would":"refuse","ledger":"unfinished"}"#
+        );
+        assert_eq!(report.to_json(), expected);
+    }
+
+    #[test]
+    fn h_40_above_the_limit_the_header_drops_arguments_as_a_whole() {
+        let long = format!("\"{}\"", "x".repeat(MAX_HEADER));
+        let report = Report {
+            lookup: Some(CallJson::lookup(LookupBy::Id, &deletion(&[("path.id", &long)]))),
+            ..created(&[("path.id", &long), ("query.q", "1")])
+        };
+
+        let written = header(&report);
+
+        let read: serde_json::Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(read["truncated"], true);
+        for call in [&read["undo"], &read["lookup"]] {
+            assert_eq!(call.get("arguments"), None);
+            assert_eq!(call["arguments_omitted"], true);
+            assert_eq!(call["http"]["method"], "DELETE");
+        }
+        assert_eq!(read["entry"], "01010101-0101-0101-0101-010101010101");
+        assert_eq!(read["verdict"], "verified");
+        assert!(report.to_json().contains(&long));
+        assert!(!report.to_json().contains("truncated"));
+    }
+
+    #[test]
+    fn h_40_a_header_that_is_still_too_long_keeps_what_finds_the_entry() {
+        let report = Report {
+            undo_unavailable: Some("é".repeat(MAX_HEADER / 6)),
+            undo: None,
+            ..created(&[])
+        };
+
+        let expected = concat!(
+            r#"{"class":"reversible","operation":"github.comments.create","ledger_id":"01JB","#,
+            r#""entry":"01010101-0101-0101-0101-010101010101","truncated":true}"#
+        );
+        assert_eq!(header(&report), expected);
+        assert_eq!(report.to_header(0), r#"{"class":"reversible","truncated":true}"#);
+    }
+
+    #[test]
+    fn h_40_the_limit_is_the_longest_length_that_is_kept() {
+        let report = created(&[("path.id", "\"é\"")]);
+        let full = header(&report);
+        assert!(!full.contains("truncated"));
+
+        assert_eq!(report.to_header(full.len()), full.as_str());
+        assert!(report.to_header(full.len() - 1).to_str().unwrap().contains("truncated"));
+    }
+
+    #[test]
+    fn h_41_white_space_between_tokens_never_reaches_a_header() {
+        let report = created(&[("body", "{\n\t\"a b\" :\r\n [ 1.0 , \"\\n \\\" x\" ] }")]);
+        let written = header(&report);
+        assert!(written.contains(r#""arguments":{"body":{"a b":[1.0,"\n \" x"]}}"#), "{written}");
+    }
+
+    #[test]
+    fn stored_calls_come_back_as_they_were() {
+        let call = CallJson::undo(UndoKind::Compensate, &deletion(&[("path.id", "\"é\"")]));
+
+        assert_eq!(CallJson::from_json(call.as_json()), Some(call.clone()));
+        let spaced = format!(" {} ", call.as_json().replace(',', " ,\n "));
+        assert_eq!(CallJson::from_json(&spaced), Some(call));
+        for text in ["", "null", "[]", "{", "{}x", "{\"a\":1,\"a\":2}"] {
+            assert_eq!(CallJson::from_json(text), None, "{text}");
+        }
+        assert_eq!(HandleJson::new("{"), None);
+    }
+
+    #[test]
+    fn debug_texts_hold_no_value() {
+        let report = Report {
+            staged: Some(Staged {
+                draft_operation: id("d"),
+                handle: HandleJson::new("\"canary\""),
+                promote: None,
+                discard: None,
+                unavailable: None,
+            }),
+            idempotency_key: Some(key("canary")),
+            ..created(&[("path.id", "\"canary\"")])
+        };
+        assert!(report.to_json().contains("canary"));
+        assert!(!format!("{report:?}").contains("canary"));
+    }
+
+    /// A string argument with this content, as a report has it.
+    fn with_text(text: &str) -> Report {
+        let mut json = String::new();
+        json::write_string(text, &mut json);
+        Report { undo_unavailable: Some(text.to_owned()), ..created(&[(text, &json)]) }
+    }
+
+    #[test]
+    fn h_41_every_scalar_value_can_stand_in_a_header() {
+        let scalars: Vec<char> = ('\0'..=char::MAX).collect();
+        // Blocks small enough that nothing is dropped: 24 bytes for a character that is escaped.
+        let mut count = 0;
+        for block in scalars.chunks(64) {
+            let text: String = block.iter().collect();
+            let value = with_text(&text).to_header(64 * 1024);
+            let written = value.to_str().unwrap();
+            assert!(written.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+            let read: serde_json::Value = serde_json::from_str(written).unwrap();
+            assert_eq!(read["undo_unavailable"], text.as_str());
+            assert_eq!(read["undo"]["arguments"][&text], text.as_str());
+            count += block.len();
+        }
+        assert_eq!(count, 0x11_0000 - 0x800);
+    }
+
+    proptest! {
+        #[test]
+        fn h_40_headers_are_ascii_json_within_the_limit(
+            text in any::<String>(), repeat in 0_usize..40, limit in 0_usize..6_000,
+        ) {
+            let value = with_text(&text.repeat(repeat)).to_header(limit);
+
+            let written = value.to_str().unwrap();
+            prop_assert!(written.len() <= limit.max(64));
+            prop_assert!(written.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+            let read: serde_json::Value = serde_json::from_str(written).unwrap();
+            prop_assert_eq!(&read["class"], "reversible");
+            let is_whole = read["undo"].get("arguments").is_some();
+            prop_assert_eq!(read.get("truncated").is_none(), is_whole);
+        }
+
+        #[test]
+        fn compact_text_is_the_same_json(text in any::<String>()) {
+            let value = serde_json::json!({ &text: [&text, 1, null, { "k": &text }] });
+            let mut compact = String::new();
+
+            write_compact(&serde_json::to_string_pretty(&value).unwrap(), &mut compact);
+
+            prop_assert_eq!(compact, value.to_string());
         }
     }
 }

@@ -122,3 +122,99 @@ fn from_body<'a>(body: Option<Value<'a>>, pointer: &Pointer) -> Selected<'a> {
         Some(_) => Selected::Invalid,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::super::json::Doc;
+    use super::*;
+
+    fn pointer(text: &str) -> Pointer {
+        Pointer::parse(text).unwrap()
+    }
+
+    fn header(name: &'static str) -> Selector {
+        Selector::ResponseHeader(http::HeaderName::from_static(name))
+    }
+
+    #[test]
+    fn identifiers_are_non_empty_strings_and_integers_only() {
+        let response = Doc::parse(
+            r#"{"s":"c_1","empty":"","int":9007199254740993,"neg":-4,"frac":1.0,"exp":1e2,
+                "yes":true,"nul":null,"list":[1],"obj":{},"esc":"\u00e9"}"#,
+        )
+        .unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("x-id", "h_1".parse().unwrap());
+        headers.insert("x-empty", "".parse().unwrap());
+        let arguments = Doc::parse(r#"{"id":"from-request"}"#).unwrap();
+        let evidence = Evidence {
+            status: 201,
+            headers: &headers,
+            response: Some(response.root()),
+            request: Request::Arguments(arguments.root()),
+        };
+        let body = |text: &str| Selector::ResponseBody(pointer(text));
+        let cases = [
+            (body("/s"), Some("c_1")),
+            (body("/esc"), Some("é")),
+            (body("/int"), Some("9007199254740993")),
+            (body("/neg"), Some("-4")),
+            (body("/empty"), None),
+            (body("/frac"), None),
+            (body("/exp"), None),
+            (body("/yes"), None),
+            (body("/nul"), None),
+            (body("/list"), None),
+            (body("/obj"), None),
+            (body("/none"), None),
+            (Selector::McpStructured(pointer("/s")), Some("c_1")),
+            (Selector::RequestBody(pointer("/id")), Some("from-request")),
+            (Selector::HttpStatus, Some("201")),
+            (header("x-id"), Some("h_1")),
+            (header("x-empty"), None),
+            (header("x-none"), None),
+        ];
+        for (selector, expected) in cases {
+            assert_eq!(selector.identifier(&evidence).as_deref(), expected, "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn header_lines_that_prove_nothing_are_invalid() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-twice", "a".parse().unwrap());
+        headers.append("x-twice", "a".parse().unwrap());
+        headers.insert("x-bytes", http::HeaderValue::from_bytes(b"\xe9").unwrap());
+        let evidence = Evidence {
+            status: 200,
+            headers: &headers,
+            response: None,
+            request: Request::Unreadable,
+        };
+
+        assert!(matches!(header("x-twice").select(&evidence), Selected::Invalid));
+        assert!(matches!(header("x-bytes").select(&evidence), Selected::Invalid));
+        assert!(matches!(header("x-none").select(&evidence), Selected::Missing));
+    }
+
+    #[test]
+    fn bodies_that_cannot_be_read_are_invalid_and_not_missing() {
+        let headers = HeaderMap::new();
+        let evidence = Evidence {
+            status: 200,
+            headers: &headers,
+            response: None,
+            request: Request::Unreadable,
+        };
+        let selectors = [
+            Selector::ResponseBody(pointer("/id")),
+            Selector::McpStructured(pointer("/id")),
+            Selector::RequestBody(pointer("/id")),
+        ];
+        for selector in selectors {
+            assert!(matches!(selector.select(&evidence), Selected::Invalid), "{selector:?}");
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! Path templates: `/repos/{owner}/files/{name}.json`, `/v1/{id}:cancel`, `/git/refs/{*ref}`.
 //!
 //! A segment is a literal, or one `{name}` with text beside it on either side; `{*name}` may be the
-//! last segment and takes one or more. Paths are matched as they came, still encoded, and compared on
-//! a form in which only unreserved characters are decoded and hexadecimal case does not matter, so
-//! `%7Eu` is `~u` and `%3a` is `%3A`, but neither is `:`. A trailing slash is significant.
+//! last segment and takes one or more. Paths are matched as they came, still encoded, and compared
+//! on a form in which only unreserved characters are decoded and hexadecimal case does not matter,
+//! so `%7Eu` is `~u` and `%3a` is `%3A`, but neither is `:`. A trailing slash is significant.
 //!
-//! Limits: [`MAX_TEMPLATE`] bytes, [`MAX_SEGMENTS`] segments, distinct names. Ambiguous paths (dot or
-//! empty segments, encoded slashes) are the caller's to refuse before.
+//! Limits: [`MAX_TEMPLATE`] bytes, [`MAX_SEGMENTS`] segments, distinct names. Ambiguous paths (dot
+//! or empty segments, encoded slashes) are the caller's to refuse before.
 
 use std::fmt;
 
@@ -413,4 +413,331 @@ fn value_between<'p>(segment: &'p str, prefix: &str, suffix: &str) -> Option<&'p
         Some(last) => units(segment).nth(last).map(|(_, end)| end),
     };
     segment.get(past(before)?..past(before.saturating_add(value))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn template(text: &str) -> Template {
+        Template::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn matched(text: &str, path: &str) -> Option<String> {
+        let template = template(text);
+        let values = template.matches(path)?;
+        let texts: Vec<String> = values.iter().map(|(name, v)| format!("{name}={v}")).collect();
+        Some(texts.join(" "))
+    }
+
+    #[test]
+    fn c_4_text_beside_a_parameter_is_no_part_of_its_value() {
+        let twilio = "/2010-04-01/Accounts/{AccountSid}/Messages/{Sid}.json";
+        let cases = [
+            (twilio, "/2010-04-01/Accounts/AC1/Messages/SM2.json", Some("AccountSid=AC1 Sid=SM2")),
+            (twilio, "/2010-04-01/Accounts/AC1/Messages/SM2", None),
+            (twilio, "/2010-04-01/Accounts/AC1/Messages/.json", None),
+            (
+                twilio,
+                "/2010-04-01/Accounts/AC1/Messages/a.json.json",
+                Some("AccountSid=AC1 Sid=a.json"),
+            ),
+            ("/keypairs/{id}:disable", "/keypairs/k1:disable", Some("id=k1")),
+            ("/keypairs/{id}:disable", "/keypairs/k1:enable", None),
+            ("/keypairs/{id}:disable", "/keypairs/k1%3Adisable", None),
+            ("/v{version}", "/v2", Some("version=2")),
+        ];
+        for (text, path, expected) in cases {
+            assert_eq!(matched(text, path).as_deref(), expected, "{text} {path}");
+        }
+    }
+
+    #[test]
+    fn c_8_segments_match_as_a_whole() {
+        let cases = [
+            ("/v1/reports", "/v1/reports", Some("")),
+            ("/v1/reports", "/v1/reports-delete", None),
+            ("/v1/reports", "/v1/report", None),
+            ("/v1/reports", "/v1/reports/../x", None),
+            ("/v1/reports", "/v1/reports/", None),
+            ("/v1/reports/", "/v1/reports/", Some("")),
+            ("/v1/reports/", "/v1/reports", None),
+            ("/v1/reports", "/v1/Reports", None),
+            ("/v1/reports", "v1/reports", None),
+            ("/v1/reports", "/v1//reports", None),
+            ("/{a}", "/", None),
+            ("/{a}", "/x", Some("a=x")),
+            ("/{a}", "/x/y", None),
+            ("/{a}/{b}", "//x", None),
+            ("/", "/", Some("")),
+            ("/", "", None),
+            ("/", "//", None),
+        ];
+        for (text, path, expected) in cases {
+            assert_eq!(matched(text, path).as_deref(), expected, "{text} {path}");
+        }
+    }
+
+    #[test]
+    fn k_7_a_rest_takes_one_or_more_segments() {
+        let cases = [
+            ("/contents/{*path}", "/contents/a", Some("path=a")),
+            ("/contents/{*path}", "/contents/a/b/c", Some("path=a/b/c")),
+            ("/contents/{*path}", "/contents/a%2Fb", Some("path=a%2Fb")),
+            ("/contents/{*path}", "/contents/", None),
+            ("/contents/{*path}", "/contents", None),
+            ("/contents/{*path}", "/contents//a", None),
+            ("/{*all}", "/a/", Some("all=a/")),
+        ];
+        for (text, path, expected) in cases {
+            assert_eq!(matched(text, path).as_deref(), expected, "{text} {path}");
+        }
+    }
+
+    #[test]
+    fn encoded_unreserved_characters_are_the_same_and_others_are_not() {
+        let cases = [
+            ("/a~b", "/%61%7Eb", Some("")),
+            ("/a~b", "/%61%7eb", Some("")),
+            ("/%7Eu", "/~u", Some("")),
+            ("/a%3ab", "/a%3Ab", Some("")),
+            ("/a:b", "/a%3Ab", None),
+            ("/a%3Ab", "/a:b", None),
+            ("/{id}.json", "/x%2Ejson", Some("id=x")),
+            ("/{id}.json", "/%78%2ejson", Some("id=%78")),
+            ("/{id}A", "/x%3A", None),
+            ("/%3A{id}", "/%3ax", Some("id=x")),
+            ("/{id}", "/%zz", Some("id=%zz")),
+            ("/{id}", "/é", Some("id=é")),
+            ("/{id}x", "/éx", Some("id=é")),
+        ];
+        for (text, path, expected) in cases {
+            assert_eq!(matched(text, path).as_deref(), expected, "{text} {path}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_templates_say_where() {
+        let deep = "/a".repeat(MAX_SEGMENTS);
+        let long = format!("/{}", "a".repeat(MAX_TEMPLATE - 1));
+        let cases = [
+            ("", Some(0)),
+            ("a", Some(0)),
+            ("//a", Some(1)),
+            ("/a//", Some(3)),
+            ("/a/{", Some(3)),
+            ("/a/{b", Some(3)),
+            ("/a/b}", Some(4)),
+            ("/a/{b}}", Some(6)),
+            ("/a/{}", Some(4)),
+            ("/a/{*}", Some(4)),
+            ("/a/{b/c}", Some(3)),
+            ("/a/{b c}", Some(4)),
+            ("/a/{b=c}", Some(4)),
+            ("/{a}{b}", Some(4)),
+            ("/{a}-{b}", Some(5)),
+            ("/{a}/{a}", Some(5)),
+            ("/{a}/{*a}", Some(5)),
+            ("/{*a}/b", Some(1)),
+            ("/{*a}/", Some(1)),
+            ("/x{*a}", Some(1)),
+            ("/{*a}x", Some(1)),
+            ("/a?b", Some(2)),
+            ("/a#b", Some(2)),
+            ("/a b", Some(2)),
+            ("/é", Some(1)),
+            ("/a%2", Some(2)),
+            ("/a%zz", Some(2)),
+            ("/a\\b", Some(2)),
+            ("/a/./b", Some(3)),
+            ("/a/..", Some(3)),
+            ("/a/%2e%2E", Some(3)),
+            (&format!("{deep}/a"), Some(deep.len() + 1)),
+            (&format!("{long}a"), Some(MAX_TEMPLATE)),
+            (&deep, None),
+            (&long, None),
+            ("/a/", None),
+            ("/{a.b}/{c-d}/{$e}", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Template::parse(text).err().map(|e| e.offset), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn built_paths_hold_every_value_or_are_not_built() {
+        let template = template("/a/{b}:x/{*c}");
+        let build = |values: &[(&str, &str)]| {
+            template.build(|name| {
+                values.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+
+        assert_eq!(build(&[("b", "1"), ("c", "2%2F3")]).as_deref(), Some("/a/1:x/2%2F3"));
+        assert_eq!(build(&[("b", "1")]), None);
+        assert_eq!(template.names().collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn specificity_is_decided_segment_by_segment() {
+        use Specificity::{Incomparable, Less, More, Same};
+        let cases = [
+            ("/a/b", "/a/b", Same),
+            ("/a/{x}", "/a/{y}", Same),
+            ("/a/b", "/a/{x}", More),
+            ("/a/b.json", "/a/{x}.json", More),
+            ("/a/b", "/a/{x}.json", Incomparable),
+            ("/a/.json", "/a/{x}.json", Incomparable),
+            ("/a/{x}.json", "/a/{x}", More),
+            ("/a/p{x}.json", "/a/{x}.json", More),
+            ("/a/p{x}", "/a/{x}.json", Incomparable),
+            ("/a/{x}", "/a/{*x}", More),
+            ("/a/b/c", "/a/{*x}", More),
+            ("/{*x}", "/a/{*x}", Less),
+            ("/{y}/{*x}", "/a/{*x}", Less),
+            ("/a/", "/a/{*x}", Incomparable),
+            ("/a/{x}/", "/a/{*x}", More),
+            ("/a", "/a/{*x}", Incomparable),
+            ("/a/{x}", "/{y}/b", Incomparable),
+            ("/a/{x}", "/a/{x}/c", Incomparable),
+            ("/a/{x}", "/b/{x}", Incomparable),
+            ("/a/%7Eu", "/a/~u", Same),
+        ];
+        for (left, right, expected) in cases {
+            assert_eq!(template(left).specificity(&template(right)), expected, "{left} {right}");
+            let reversed = template(right).specificity(&template(left));
+            assert_eq!(reversed, expected.reversed(), "{right} {left}");
+        }
+    }
+
+    /// The characters of a text, each as its own text, in the form in which they are compared.
+    fn characters(mut text: &str) -> Vec<String> {
+        let same = [("%41", "A"), ("%61", "a"), ("%2e", "."), ("%3a", "%3A"), ("%3A", "%3A")];
+        let mut all = Vec::new();
+        while !text.is_empty() {
+            let known = same.iter().find(|(written, _)| text.starts_with(written));
+            let (length, character) = match known {
+                Some((written, character)) => (written.len(), (*character).to_owned()),
+                None => (1, text[..1].to_owned()),
+            };
+            all.push(character);
+            text = &text[length..];
+        }
+        all
+    }
+
+    /// Matching by splitting both at every slash.
+    fn matches_naively(template: &str, path: &str) -> bool {
+        let wanted: Vec<&str> = template.split('/').collect();
+        let given: Vec<&str> = path.split('/').collect();
+        for (position, segment) in wanted.iter().enumerate() {
+            if segment.starts_with("{*") {
+                return given.get(position).is_some_and(|first| !first.is_empty());
+            }
+            let Some(value) = given.get(position).map(|segment| characters(segment)) else {
+                return false;
+            };
+            let is_match = match segment.split_once('{') {
+                None => value == characters(segment),
+                Some((prefix, rest)) => {
+                    let prefix = characters(prefix);
+                    let suffix = characters(rest.split_once('}').unwrap().1);
+                    value.starts_with(&prefix)
+                        && value.ends_with(&suffix)
+                        && value.len() > prefix.len() + suffix.len()
+                }
+            };
+            if !is_match {
+                return false;
+            }
+        }
+        wanted.len() == given.len()
+    }
+
+    const TEXT: &str = "(a|A|\\.|:|%41|%61|%2e|%3a|%3A){0,2}";
+
+    fn template_text() -> impl Strategy<Value = String> {
+        let segment = prop_oneof![
+            2 => TEXT.prop_filter("empty", |text| !text.is_empty()),
+            2 => (TEXT, TEXT).prop_map(|(prefix, suffix)| format!("{prefix}{{NAME}}{suffix}")),
+        ];
+        let last = prop_oneof![
+            4 => Just(None),
+            1 => Just(Some(String::new())),
+            1 => Just(Some("{*rest}".to_owned())),
+        ];
+        (prop::collection::vec(segment, 1..4), last)
+            .prop_map(|(segments, last)| {
+                let named = segments.iter().enumerate();
+                let mut text: String = named
+                    .map(|(n, segment)| format!("/{}", segment.replace("NAME", &format!("p{n}"))))
+                    .collect();
+                if let Some(last) = last {
+                    text.push('/');
+                    text.push_str(&last);
+                }
+                text
+            })
+            .prop_filter("dot segment", |text| Template::parse(text).is_ok())
+    }
+
+    fn path_text() -> impl Strategy<Value = String> {
+        prop::collection::vec("(a|A|\\.|:|%41|%61|%2e|%3a|%3A|%){0,4}", 1..5)
+            .prop_map(|segments| segments.iter().map(|segment| format!("/{segment}")).collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn matching_agrees_with_splitting_both(text in template_text(), path in path_text()) {
+            let found = template(&text).matches(&path).is_some();
+            prop_assert_eq!(found, matches_naively(&text, &path), "{} {}", text, path);
+        }
+
+        #[test]
+        fn built_paths_match_their_template(
+            text in template_text(), value in "(a|%3A|%2F){1,3}",
+        ) {
+            let template = template(&text);
+            let path = template.build(|_| Some(value.clone())).unwrap();
+
+            let values = template.matches(&path).unwrap();
+
+            prop_assert_eq!(values.len(), template.names().count());
+            prop_assert!(values.iter().all(|(_, found)| *found == value));
+        }
+
+        #[test]
+        fn the_more_specific_of_two_takes_no_path_of_its_own(
+            left in template_text(), right in template_text(), path in path_text(),
+        ) {
+            let (left, right) = (template(&left), template(&right));
+            let is_left = left.matches(&path).is_some();
+            let is_right = right.matches(&path).is_some();
+            match left.specificity(&right) {
+                Specificity::More => prop_assert!(!is_left || is_right),
+                Specificity::Less => prop_assert!(!is_right || is_left),
+                Specificity::Same => prop_assert_eq!(is_left, is_right),
+                Specificity::Incomparable => {}
+            }
+            prop_assert_eq!(right.specificity(&left), left.specificity(&right).reversed());
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "/?[a{}*/.%é?4 ]{0,16}", path in "/?[a/.%é4 ]{0,16}",
+        ) {
+            match Template::parse(&text) {
+                Ok(template) => {
+                    prop_assert_eq!(template.as_str(), text.as_str());
+                    let values = template.matches(&path);
+                    prop_assert!(values.is_none_or(|v| v.len() == template.names().count()));
+                }
+                Err(error) => prop_assert!(error.offset <= text.len()),
+            }
+        }
+    }
 }

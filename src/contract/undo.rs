@@ -1,32 +1,25 @@
 //! Follow-ups: the call that takes an effect back, finds it, or makes its draft, filled with values
 //! of one call (ADR-0030 sections 2 and 7, standards 5.2 to 5.4).
 //!
-//! A follow-up is complete or unavailable, never a call with a gap: the first argument in declaration
-//! order that cannot be filled names itself as the reason. A deadline that names no time makes the
-//! follow-up unavailable too, because a wrong deadline is worse than none. Reasons name arguments and
-//! paths, which the policy wrote, and never values.
+//! A follow-up is complete or unavailable, never a call with a gap: the first argument in
+//! declaration order that cannot be filled names itself as the reason. A deadline that names no
+//! time makes the follow-up unavailable too, because a wrong deadline is worse than none. Reasons
+//! name arguments and paths, which the policy wrote, and never values.
 //!
 //! What is built here is matched again by the caller: a value may make it another operation's call.
 
 use std::fmt;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-
-use super::decimal::Decimal;
-use super::json::{self, Doc, Kind, Value};
+pub use super::deadline::is_passed;
+use super::deadline::time_ms;
 use super::key::OperationId;
 use super::operation::{
-    Argument, BodyType, Deadline, Draft, FollowUp, Lookup, Mapping, Reference, Slot, Target,
-    TimeUnit,
+    Argument, BodyType, Deadline, Draft, FollowUp, Lookup, Mapping, Reference, Target,
 };
 use super::path::{Found, HTTP_SECTIONS, Path, Request, Root, Scope, Segment};
 use super::pointer::Pointer;
-
-/// The latest deadline, in milliseconds since 1970: the last millisecond of the year 9999.
-pub const MAX_DEADLINE_MS: i64 = 253_402_300_799_999;
-
-/// Everything but unreserved characters (RFC 3986 section 2.3).
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub use super::slots::Unfit;
+use super::slots::{Filled, object};
 
 /// A follow-up with everything that its call needs.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,7 +28,8 @@ pub struct Resolved {
     pub operation: OperationId,
     /// The tool to call, for an MCP target.
     pub tool: Option<String>,
-    /// The method, and the path with its query, for an HTTP target; without the upstream's base path.
+    /// The method, and the path with its query, for an HTTP target; without the upstream's base
+    /// path.
     pub http: Option<(http::Method, String)>,
     /// The headers that arguments became.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
@@ -134,29 +128,6 @@ impl fmt::Display for Suffix {
     }
 }
 
-/// Why a value does not fit its place (standards P-9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// Two arguments want one place of the body.
-    #[error("has the same place as another argument")]
-    Clash,
-    /// Not a scalar, in a form body.
-    #[error("is no value for a form")]
-    Form,
-    /// Not a string of visible ASCII.
-    #[error("is no value for a header")]
-    Header,
-    /// Empty, `.`, `..`, null, an object or an array.
-    #[error("is no value for a path segment")]
-    Path,
-    /// The kind of target has no such place.
-    #[error("has no place in this call")]
-    Place,
-    /// Null, an object, an empty array, or an array of anything but scalars.
-    #[error("is no value for a query")]
-    Query,
-}
-
 /// Fills an inverse, a compensation, a promotion or a discard.
 ///
 /// `answered_ms` is when the answer had arrived, in milliseconds since 1970. A deadline that has
@@ -207,11 +178,6 @@ pub fn resolve_draft(draft: &Draft, scope: &Scope<'_>) -> Result<Resolved, Unava
     fill(&draft.reference, &draft.arguments, scope, &[])
 }
 
-/// Whether a follow-up can no longer be made; at the deadline itself it cannot.
-pub fn is_passed(deadline_ms: Option<i64>, now_ms: i64) -> bool {
-    deadline_ms.is_some_and(|deadline_ms| now_ms >= deadline_ms)
-}
-
 /// The first argument that would copy something sensitive, as [`resolve`] refuses it.
 ///
 /// For follow-ups that are resolved without the list, such as lookups, before they are reported.
@@ -235,7 +201,8 @@ pub fn check_sensitive(
     Ok(())
 }
 
-/// Whether a path names a sensitive part of the request, something inside it, or something around it.
+/// Whether a path names a sensitive part of the request, something inside it, or something around
+/// it.
 ///
 /// Pointers are over the request object. Over HTTP one that starts with none of its four members is
 /// taken as one into the body: a list that was meant to hide something hides it.
@@ -272,7 +239,7 @@ fn fill(
     scope: &Scope<'_>,
     sensitive: &[Pointer],
 ) -> Result<Resolved, Unavailable> {
-    let mut call = Call::default();
+    let mut filled = Filled::default();
     let mut reported = Vec::with_capacity(arguments.len());
     for argument in arguments {
         check_sensitive(std::slice::from_ref(argument), scope, sensitive)?;
@@ -288,7 +255,7 @@ fn fill(
                 }
             },
         };
-        call.place(reference, &argument.slot, found).map_err(|fault| Unavailable::Unfit {
+        filled.place(reference, &argument.slot, found).map_err(|fault| Unavailable::Unfit {
             argument: argument.name.clone(),
             source_text: match &argument.mapping {
                 Mapping::Const(_) => "const".to_owned(),
@@ -311,7 +278,7 @@ fn fill(
         Target::Tool { name } => resolved.tool = Some(name.to_string()),
         Target::Http { method, template } => {
             let value = |name: &str| {
-                let found = call.path.iter().find(|(parameter, _)| parameter == name);
+                let found = filled.path.iter().find(|(parameter, _)| parameter == name);
                 found.map(|(_, value)| value.clone())
             };
             let Some(mut path) = template.build(value) else {
@@ -319,17 +286,17 @@ fn fill(
                 let parameter = missing.unwrap_or_default().to_owned();
                 return Err(Unavailable::NoParameter { parameter });
             };
-            for (position, (name, value)) in call.query.iter().enumerate() {
+            for (position, (name, value)) in filled.query.iter().enumerate() {
                 path.push(if position == 0 { '?' } else { '&' });
                 path.push_str(name);
                 path.push('=');
                 path.push_str(value);
             }
             resolved.http = Some((method.clone(), path));
-            resolved.headers = call.headers;
+            resolved.headers = filled.headers;
             resolved.body = match reference.body_type {
-                BodyType::Json => call.body.map(|body| body.to_json()),
-                BodyType::Form => call.form.map(|pairs| pairs.join("&")),
+                BodyType::Json => filled.body.map(|body| body.to_json()),
+                BodyType::Form => filled.form.map(|pairs| pairs.join("&")),
             };
         }
     }
@@ -355,270 +322,368 @@ fn lacking(path: &Path, scope: &Scope<'_>) -> Option<&'static str> {
     }
 }
 
-/// The parts of a call while its arguments are placed.
-#[derive(Default)]
-struct Call {
-    path: Vec<(String, String)>,
-    query: Vec<(String, String)>,
-    headers: Vec<(http::HeaderName, http::HeaderValue)>,
-    body: Option<Tree>,
-    form: Option<Vec<String>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-impl Call {
-    fn place(&mut self, reference: &Reference, slot: &Slot, found: Found<'_>) -> Result<(), Unfit> {
-        match (&reference.target, slot) {
-            (Target::Tool { .. }, Slot::Argument(_)) => {}
-            (Target::Tool { .. }, _) | (Target::Http { .. }, Slot::Argument(_)) => {
-                return Err(Unfit::Place);
-            }
-            (Target::Http { .. }, Slot::Path(name)) => {
-                let text = plain(found).ok_or(Unfit::Path)?;
-                if matches!(text.as_str(), "" | "." | "..") {
-                    return Err(Unfit::Path);
-                }
-                self.path.push((name.clone(), encode(&text)));
-            }
-            (Target::Http { .. }, Slot::Query(name)) => {
-                for text in query_values(found).ok_or(Unfit::Query)? {
-                    self.query.push((encode(name), encode(&text)));
-                }
-            }
-            (Target::Http { .. }, Slot::Header(name)) => {
-                let text = found.as_str().ok_or(Unfit::Header)?;
-                let is_visible = !text.is_empty()
-                    && text.trim() == text
-                    && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-                match http::HeaderValue::from_str(&text) {
-                    Ok(value) if is_visible => self.headers.push((name.clone(), value)),
-                    Ok(_) | Err(_) => return Err(Unfit::Header),
-                }
-            }
-            (Target::Http { .. }, Slot::Body(members)) => {
-                let body = self.body.take();
-                self.body = Some(Tree::insert(body, members, &found.to_json())?);
-                if reference.body_type == BodyType::Form {
-                    let pairs = self.form.get_or_insert_default();
-                    form_pairs(members, found, pairs)?;
-                }
-            }
+    use super::super::class::Class;
+    use super::super::json::Doc;
+    use super::super::operation::{BodyType, LookupBy, Slot, TimeUnit};
+    use super::super::template::Template;
+    use super::*;
+
+    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a/b"},"query":{},
+        "header":{"authorization":"canary"}}"#;
+    const BODY: &str = r#"{"title":"hi","password":"canary","card":{"number":"4","last4":"1"}}"#;
+    const ANSWER: &str = r#"{"id":100,"big":9007199254740993,"nul":null,
+        "expires_at":"2026-12-01T00:00:00Z","when":1764547200,"list":[{"id":7}]}"#;
+
+    fn reference(template: &str) -> Reference {
+        Reference {
+            operation: OperationId::new("comments.delete").unwrap(),
+            target: Target::Http {
+                method: http::Method::DELETE,
+                template: Template::parse(template).unwrap(),
+            },
+            class: Class::Irreversible,
+            body_type: BodyType::Json,
         }
-        Ok(())
     }
-}
 
-/// A scalar's plain text: a string's content, a number and a truth value as they are written.
-fn plain(found: Found<'_>) -> Option<String> {
-    match found {
-        Found::Key(key) => Some(key.to_owned()),
-        Found::Value(value) => match value.kind() {
-            Kind::String => value.as_str().map(Into::into),
-            Kind::Bool | Kind::Number => Some(value.raw().to_owned()),
-            Kind::Array | Kind::Null | Kind::Object => None,
-        },
-    }
-}
-
-fn query_values(found: Found<'_>) -> Option<Vec<String>> {
-    if let Found::Value(value) = found
-        && value.kind() == Kind::Array
-    {
-        let values: Option<Vec<String>> =
-            value.elements().map(|element| plain(Found::Value(element))).collect();
-        return values.filter(|values| !values.is_empty());
-    }
-    Some(vec![plain(found)?])
-}
-
-fn encode(text: &str) -> String {
-    utf8_percent_encode(text, ENCODED).to_string()
-}
-
-/// Adds a body argument to a form: `a[b]=value`. The whole body is an object of scalars.
-fn form_pairs(members: &[String], found: Found<'_>, pairs: &mut Vec<String>) -> Result<(), Unfit> {
-    let Some((first, rest)) = members.split_first() else {
-        let Found::Value(whole) = found else {
-            return Err(Unfit::Form);
+    fn argument(name: &str, mapping: &str) -> Argument {
+        let slot = match name.split_once('.') {
+            Some(("path", rest)) => Slot::Path(rest.to_owned()),
+            Some(("query", rest)) => Slot::Query(rest.to_owned()),
+            Some(("header", rest)) => Slot::Header(rest.parse().unwrap()),
+            Some(("body", rest)) => Slot::Body(rest.split('.').map(str::to_owned).collect()),
+            Some(_) | None => Slot::Argument(name.to_owned()),
         };
-        if whole.kind() != Kind::Object {
-            return Err(Unfit::Form);
-        }
-        for member in whole.members() {
-            let text = plain(Found::Value(member.value)).ok_or(Unfit::Form)?;
-            pairs.push(format!("{}={}", encode(&member.name()), encode(&text)));
-        }
-        return Ok(());
-    };
-    let text = plain(found).ok_or(Unfit::Form)?;
-    let mut name = encode(first);
-    for member in rest {
-        name.push('[');
-        name.push_str(&encode(member));
-        name.push(']');
+        let mapping = match mapping.strip_prefix("const ") {
+            Some(json) => Mapping::Const(Arc::new(Doc::parse(json.to_owned()).unwrap())),
+            None => Mapping::Path(Path::parse(mapping).unwrap()),
+        };
+        Argument { name: name.to_owned(), slot, mapping }
     }
-    pairs.push(format!("{name}={}", encode(&text)));
-    Ok(())
-}
 
-/// A JSON body under construction.
-enum Tree {
-    Leaf(String),
-    Object(Vec<(String, Tree)>),
-}
+    fn follow_up(template: &str, arguments: &[(&str, &str)]) -> FollowUp {
+        let arguments = arguments.iter().map(|(name, mapping)| argument(name, mapping)).collect();
+        FollowUp { reference: reference(template), arguments, deadline: None }
+    }
 
-impl Tree {
-    fn insert(tree: Option<Self>, members: &[String], json: &str) -> Result<Self, Unfit> {
-        let Some((first, rest)) = members.split_first() else {
-            return if tree.is_none() {
-                Ok(Self::Leaf(json.to_owned()))
-            } else {
-                Err(Unfit::Clash)
+    /// Resolves against the constants above, answered at 1000.
+    fn resolved(follow_up: &FollowUp, sensitive: &[&str]) -> Result<Resolved, String> {
+        let (head, body) = (Doc::parse(HEAD).unwrap(), Doc::parse(BODY).unwrap());
+        let answer = Doc::parse(ANSWER).unwrap();
+        let scope = Scope {
+            request: Request::Http { head: head.root(), body: Some(body.root()) },
+            response: Some(answer.root()),
+            key: None,
+        };
+        let sensitive: Vec<Pointer> =
+            sensitive.iter().map(|pointer| Pointer::parse(pointer).unwrap()).collect();
+        resolve(follow_up, &scope, 1_000, &sensitive).map_err(|reason| reason.to_string())
+    }
+
+    #[test]
+    fn an_http_follow_up_is_filled_in_declaration_order() {
+        let follow_up = follow_up(
+            "/repos/{owner}/{repo}/comments/{id}",
+            &[
+                ("path.id", "response.id"),
+                ("path.owner", "request.path.owner"),
+                ("path.repo", "request.path.repo"),
+                ("query.v", "response.big"),
+                ("query.why", "const \"undo it\""),
+                ("query.none", "response.none?"),
+                ("header.if-match", "const \"*\""),
+                ("body.note.title", "request.body.title"),
+                ("body.note.card", "request.body.card"),
+                ("body.nul", "const null"),
+            ],
+        );
+
+        let call = resolved(&follow_up, &[]).unwrap();
+
+        let path = "/repos/octo/a%2Fb/comments/100?v=9007199254740993&why=undo%20it";
+        assert_eq!(call.http, Some((http::Method::DELETE, path.to_owned())));
+        assert_eq!(call.headers.len(), 1);
+        assert_eq!(
+            call.body.as_deref(),
+            Some(r#"{"note":{"title":"hi","card":{"number":"4","last4":"1"}},"nul":null}"#)
+        );
+        let names: Vec<&str> = call.arguments.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "path.id",
+                "path.owner",
+                "path.repo",
+                "query.v",
+                "query.why",
+                "header.if-match",
+                "body.note.title",
+                "body.note.card",
+                "body.nul",
+            ]
+        );
+        assert_eq!(call.arguments[0].1, "100");
+        assert_eq!(call.arguments[1].1, "\"octo\"");
+        assert_eq!(call.deadline_ms, None);
+        assert_eq!(call.tool, None);
+    }
+
+    #[test]
+    fn a_form_target_gets_a_form_body() {
+        let mut follow_up = follow_up(
+            "/refunds",
+            &[("body.charge", "response.id"), ("body.metadata.why", "request.body.title")],
+        );
+        follow_up.reference.body_type = BodyType::Form;
+
+        let call = resolved(&follow_up, &[]).unwrap();
+
+        assert_eq!(call.body.as_deref(), Some("charge=100&metadata[why]=hi"));
+    }
+
+    #[test]
+    fn a_tool_follow_up_passes_values_as_they_are() {
+        let answer = Doc::parse(ANSWER).unwrap();
+        let arguments = Doc::parse(r#"{"owner":"octo","tags":["a",{"b":1.0}]}"#).unwrap();
+        let mut follow_up = follow_up(
+            "/",
+            &[
+                ("id", "response.list[0].id"),
+                ("owner", "request.owner"),
+                ("tags", "request.tags"),
+                ("nul", "const null"),
+                ("key", "request.idempotency?"),
+            ],
+        );
+        follow_up.reference.target = Target::Tool { name: Arc::from("gh__delete") };
+        let scope = Scope {
+            request: Request::Arguments(arguments.root()),
+            response: Some(answer.root()),
+            key: None,
+        };
+
+        let call = resolve(&follow_up, &scope, 0, &[]).unwrap();
+
+        assert_eq!(call.tool.as_deref(), Some("gh__delete"));
+        assert_eq!((call.http.is_none(), call.body.is_none()), (true, true));
+        assert_eq!(
+            call.arguments_json(),
+            r#"{"id":7,"owner":"octo","tags":["a",{"b":1.0}],"nul":null}"#
+        );
+    }
+
+    #[test]
+    fn p_4_the_first_argument_without_a_value_names_itself() {
+        let all = follow_up(
+            "/c/{id}",
+            &[
+                ("query.a", "response.none?"),
+                ("path.id", "response.nul"),
+                ("query.b", "response.gone"),
+            ],
+        );
+        assert_eq!(
+            resolved(&all, &[]).unwrap_err(),
+            "path.id (response.nul) names nothing in this call"
+        );
+    }
+
+    #[test]
+    fn p_9_a_value_that_does_not_fit_names_its_argument_and_no_value() {
+        let cases = [
+            (
+                "path.id",
+                "request.body.card",
+                "path.id (request.body.card) is no value for a path segment",
+            ),
+            ("path.id", "const \"..\"", "path.id (const) is no value for a path segment"),
+            ("query.q", "request.body.card", "query.q (request.body.card) is no value for a query"),
+            ("header.x", "response.id", "header.x (response.id) is no value for a header"),
+            ("id", "response.id", "id (response.id) has no place in this call"),
+        ];
+        for (name, mapping, reason) in cases {
+            let follow_up = follow_up("/c/{id}", &[(name, mapping)]);
+            assert_eq!(resolved(&follow_up, &[]).unwrap_err(), reason);
+        }
+    }
+
+    #[test]
+    fn p_5_an_optional_path_parameter_without_a_value_leaves_no_gap() {
+        let optional = follow_up("/c/{id}", &[("path.id", "response.none?")]);
+        assert_eq!(
+            resolved(&optional, &[]).unwrap_err(),
+            "path parameter id has no value in this call"
+        );
+    }
+
+    #[test]
+    fn k_3_an_answer_without_a_body_is_the_reason() {
+        let head = Doc::parse(HEAD).unwrap();
+        let scope = Scope {
+            request: Request::Http { head: head.root(), body: None },
+            response: None,
+            key: None,
+        };
+        let reason = |mapping| {
+            let follow_up = follow_up("/c/{id}", &[("path.id", mapping)]);
+            resolve(&follow_up, &scope, 0, &[]).unwrap_err().to_string()
+        };
+        assert_eq!(
+            reason("response.id"),
+            "path.id (response.id) names nothing in this call: \
+             the answer has no body that can be read"
+        );
+        assert_eq!(
+            reason("request.body.id"),
+            "path.id (request.body.id) names nothing in this call: \
+             the request has no body that can be read"
+        );
+        assert_eq!(
+            reason("idempotency_key"),
+            "path.id (idempotency_key) names nothing in this call: no key went upstream"
+        );
+        assert_eq!(
+            reason("request.path.id"),
+            "path.id (request.path.id) names nothing in this call"
+        );
+    }
+
+    #[test]
+    fn p_10_paths_at_in_and_around_a_sensitive_part_are_refused() {
+        let cases: &[(&str, &[&str], bool)] = &[
+            ("request.body.password", &["/body/password"], true),
+            ("request.body.password", &["/password"], true),
+            ("request.body.Password?", &["/body/password"], true),
+            ("request.body", &["/body/password"], true),
+            ("request.body", &["/password"], true),
+            ("request.body.card.number", &["/body/card"], true),
+            ("request.body.card", &["/body/card/number"], true),
+            ("request.body.card.last4", &["/body/card/number"], false),
+            ("request.body.title", &["/body/password", "/card"], false),
+            ("request.body.title", &[""], true),
+            ("request.path.owner", &["/password"], false),
+            ("request.path.owner", &[""], true),
+            ("request.path.owner", &["/path/owner"], true),
+            ("request.header.authorization", &["/header/Authorization"], true),
+            ("response.id", &["/body", "/id", ""], false),
+        ];
+        for (path, sensitive, is_refused) in cases {
+            let follow_up = follow_up("/c", &[("body.x", path)]);
+            let found = resolved(&follow_up, sensitive);
+            let reason = format!("body.x ({path}) is sensitive");
+            assert_eq!(found.err(), is_refused.then_some(reason), "{path} {sensitive:?}");
+        }
+    }
+
+    #[test]
+    fn p_10_tool_arguments_are_named_from_their_root() {
+        let arguments = Doc::parse(r#"{"password":"x","list":[{"a":1}]}"#).unwrap();
+        let scope =
+            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+        let check = |path, pointer: &str| {
+            let sensitive = [Pointer::parse(pointer).unwrap()];
+            check_sensitive(&[argument("x", path)], &scope, &sensitive).is_err()
+        };
+        assert!(check("request.password", "/password"));
+        assert!(check("request.list[0]", "/list/0/a"));
+        assert!(check("request.list", "/list/0"));
+        assert!(!check("request.list[1]", "/list/0"));
+        assert!(!check("request.body", "/password"));
+    }
+
+    #[test]
+    fn deadlines_are_counted_from_the_answer_or_read_out_of_it() {
+        let at = |path: &str, unit| Deadline::At { path: Path::parse(path).unwrap(), unit };
+        let unreadable = || Err("deadline names no time".to_owned());
+        let cases = [
+            (Deadline::WithinMs(60_000), Ok(Some(61_000))),
+            (Deadline::WithinMs(u64::MAX), Ok(Some(i64::MAX))),
+            (at("response.expires_at", TimeUnit::Either), Ok(Some(1_796_083_200_000))),
+            (at("response.when", TimeUnit::Seconds), Ok(Some(1_764_547_200_000))),
+            (at("response.when", TimeUnit::Either), Ok(Some(1_764_547_200))),
+            (at("response.when", TimeUnit::Iso8601), unreadable()),
+            (at("response.none", TimeUnit::Either), unreadable()),
+            (at("response.nul", TimeUnit::Either), unreadable()),
+            (at("response.list", TimeUnit::Either), unreadable()),
+        ];
+        for (deadline, expected) in cases {
+            let shown = format!("{deadline:?}");
+            let mut follow_up = follow_up("/c/{id}", &[("path.id", "response.id")]);
+            follow_up.deadline = Some(deadline);
+            let found = resolved(&follow_up, &[]).map(|call| call.deadline_ms);
+            assert_eq!(found, expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_vectors_of_a_deadline_after_the_answer_hold() {
+        let vectors = Doc::parse(include_str!("../../tests/vectors/deadlines.json")).unwrap();
+        let nothing = Doc::parse("{}").unwrap();
+        let scope =
+            Scope { request: Request::Arguments(nothing.root()), response: None, key: None };
+        let mut count = 0;
+        for case in vectors.root().get("cases").unwrap().elements() {
+            let number = |name| case.get(name).and_then(super::super::json::Value::as_i64);
+            let Some(within_ms) = number("within_ms") else {
+                continue;
             };
+            let mut follow_up = follow_up("/c", &[]);
+            follow_up.deadline = Some(Deadline::WithinMs(u64::try_from(within_ms).unwrap()));
+            let call = resolve(&follow_up, &scope, number("answered_at_ms").unwrap(), &[]).unwrap();
+            assert_eq!(call.deadline_ms, number("deadline_ms"));
+            count += 1;
+        }
+        assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn lookups_read_the_key() {
+        let lookup = Lookup {
+            reference: reference("/comments/{key}"),
+            arguments: vec![argument("path.key", "idempotency_key")],
+            by: LookupBy::IdempotencyKey,
+            settle_ms: None,
+            empty: None,
+            matches: Vec::new(),
         };
-        let mut object = match tree {
-            None => Vec::new(),
-            Some(Self::Object(object)) => object,
-            Some(Self::Leaf(_)) => return Err(Unfit::Clash),
+        let scope = Scope { request: Request::Unreadable, response: None, key: Some("K/1") };
+
+        let call = resolve_lookup(&lookup, &scope).unwrap();
+
+        assert_eq!(call.http, Some((http::Method::DELETE, "/comments/K%2F1".to_owned())));
+        assert_eq!(call.arguments, [("path.key".to_owned(), "\"K/1\"".to_owned())]);
+        let without = Scope { key: None, ..scope };
+        assert!(resolve_lookup(&lookup, &without).is_err());
+    }
+
+    #[test]
+    fn drafts_read_the_request() {
+        let arguments = Doc::parse(r#"{"tag":"v1"}"#).unwrap();
+        let tool = Reference { target: Target::Tool { name: "r".into() }, ..reference("/") };
+        let draft = Draft {
+            reference: tool.clone(),
+            arguments: vec![argument("tag", "request.tag"), argument("draft", "const true")],
+            handle: Path::parse("response.id").unwrap(),
+            promote: FollowUp { reference: tool, arguments: Vec::new(), deadline: None },
+            discard: None,
         };
-        match object.iter().position(|(name, _)| name == first) {
-            None => object.push((first.clone(), Self::insert(None, rest, json)?)),
-            Some(position) => {
-                let (name, inner) = object.remove(position);
-                object.insert(position, (name, Self::insert(Some(inner), rest, json)?));
-            }
-        }
-        Ok(Self::Object(object))
+        let scope =
+            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+
+        let call = resolve_draft(&draft, &scope).unwrap();
+
+        assert_eq!(call.arguments_json(), r#"{"tag":"v1","draft":true}"#);
     }
 
-    fn to_json(&self) -> String {
-        match self {
-            Self::Leaf(json) => json.clone(),
-            Self::Object(members) => {
-                let texts: Vec<(&str, String)> =
-                    members.iter().map(|(name, tree)| (name.as_str(), tree.to_json())).collect();
-                object(texts.iter().map(|(name, json)| (*name, json.as_str())))
-            }
-        }
+    #[test]
+    fn debug_texts_hold_no_value() {
+        let follow_up = follow_up("/c", &[("body.x", "request.body.password")]);
+        let call = resolved(&follow_up, &[]).unwrap();
+        assert!(call.body.as_deref().unwrap().contains("canary"));
+        assert!(!format!("{call:?}").contains("canary"));
     }
-}
-
-fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> String {
-    let mut out = String::from("{");
-    for (position, (name, json)) in members.enumerate() {
-        if position > 0 {
-            out.push(',');
-        }
-        json::write_string(name, &mut out);
-        out.push(':');
-        out.push_str(json);
-    }
-    out.push('}');
-    out
-}
-
-/// A time in milliseconds since 1970, as a deadline's `at` names it (standards 5.4).
-///
-/// Fractions of a millisecond are cut off. `None` for anything that is no time in this unit, for
-/// times before 1970, and for those after [`MAX_DEADLINE_MS`].
-pub fn time_ms(value: Value<'_>, unit: TimeUnit) -> Option<i64> {
-    let number = |shift| Decimal::of(value.as_number()?).whole_part(shift, MAX_DEADLINE_MS);
-    match (unit, value.kind()) {
-        (TimeUnit::Either | TimeUnit::Milliseconds, Kind::Number) => number(0),
-        (TimeUnit::Seconds, Kind::Number) => number(3),
-        (TimeUnit::Either | TimeUnit::Iso8601, Kind::String) => rfc3339_ms(&value.as_str()?),
-        (
-            TimeUnit::Either | TimeUnit::Iso8601 | TimeUnit::Milliseconds | TimeUnit::Seconds,
-            Kind::Array | Kind::Bool | Kind::Null | Kind::Number | Kind::Object | Kind::String,
-        ) => None,
-    }
-}
-
-/// Reads an RFC 3339 date-time with a zone: no local times, no bare dates, no other separator than
-/// `T`. The 60th second of a leap second is the next minute's first.
-fn rfc3339_ms(text: &str) -> Option<i64> {
-    let mut reader = Digits { bytes: text.as_bytes() };
-    let year = reader.number(4)?;
-    reader.one_of(b"-")?;
-    let month = reader.number(2)?;
-    reader.one_of(b"-")?;
-    let day = reader.number(2)?;
-    reader.one_of(b"Tt")?;
-    let hour = reader.number(2)?;
-    reader.one_of(b":")?;
-    let minute = reader.number(2)?;
-    reader.one_of(b":")?;
-    let second = reader.number(2)?;
-    let millisecond = if reader.one_of(b".").is_some() { reader.fraction_ms()? } else { 0 };
-    let zone_minutes = match reader.one_of(b"Zz+-")? {
-        sign @ (b'+' | b'-') => {
-            let hours = reader.number(2)?;
-            reader.one_of(b":")?;
-            let minutes = reader.number(2)?;
-            if hours > 23 || minutes > 59 {
-                return None;
-            }
-            let offset = hours.saturating_mul(60).saturating_add(minutes);
-            if sign == b'-' { offset.saturating_neg() } else { offset }
-        }
-        _ => 0,
-    };
-    if !reader.bytes.is_empty() || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let narrow = |number: i64| i8::try_from(number).ok();
-    let date = jiff::civil::Date::new(i16::try_from(year).ok()?, narrow(month)?, narrow(day)?);
-    let midnight = jiff::tz::Offset::UTC.to_timestamp(date.ok()?.at(0, 0, 0, 0)).ok()?.as_second();
-    let minutes = hour.saturating_mul(60).saturating_add(minute).saturating_sub(zone_minutes);
-    let seconds = midnight.saturating_add(minutes.saturating_mul(60)).saturating_add(second);
-    let ms = seconds.saturating_mul(1000).saturating_add(millisecond);
-    (0..=MAX_DEADLINE_MS).contains(&ms).then_some(ms)
-}
-
-struct Digits<'t> {
-    bytes: &'t [u8],
-}
-
-impl Digits<'_> {
-    /// Exactly so many digits.
-    fn number(&mut self, count: usize) -> Option<i64> {
-        let (digits, rest) = self.bytes.split_at_checked(count)?;
-        self.bytes = rest;
-        if !digits.iter().all(u8::is_ascii_digit) {
-            return None;
-        }
-        std::str::from_utf8(digits).ok()?.parse().ok()
-    }
-
-    /// One of these bytes.
-    fn one_of(&mut self, wanted: &[u8]) -> Option<u8> {
-        let (first, rest) = self.bytes.split_first()?;
-        if !wanted.contains(first) {
-            return None;
-        }
-        self.bytes = rest;
-        Some(*first)
-    }
-
-    /// One or more digits after the point, as whole milliseconds.
-    fn fraction_ms(&mut self) -> Option<i64> {
-        let mut ms = 0_i64;
-        let mut count = 0_usize;
-        while let Some(digit) = self.one_of(b"0123456789") {
-            if count < 3 {
-                ms = ms.saturating_mul(10).saturating_add(i64::from(digit.wrapping_sub(b'0')));
-            }
-            count = count.saturating_add(1);
-        }
-        match count {
-            0 => None,
-            1 => Some(ms.saturating_mul(100)),
-            2 => Some(ms.saturating_mul(10)),
-            _ => Some(ms),
-        }
-    }
-}
-
-/// Reads a JSON object's text that [`Resolved::arguments_json`] or a report wrote.
-pub(super) fn parse_object(text: &str) -> Option<Doc> {
-    Doc::parse(text.to_owned()).ok().filter(|doc| doc.root().kind() == Kind::Object)
 }
