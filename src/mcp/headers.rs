@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::contract::json::{Kind as JsonKind, Value};
@@ -26,14 +27,14 @@ const REPEATED: &str = "a mirrored MCP header is there more than once; nothing w
 /// Holds the mirrored headers against the body.
 ///
 /// A modern `tools/call` must have all three, each once; what any other message has must equal its
-/// body. A legacy request may have none. A version that nobody knows passes: it is the upstream's to
-/// refuse (case D16).
+/// body. A legacy request may have none. A version that nobody knows passes: it is the upstream's
+/// to refuse (case D16).
 ///
 /// # Errors
 ///
-/// 400: -32602 if the `_meta` of a modern `tools/call` lacks what the revision demands; -32020 for a
-/// mismatch in a modern request; -32600 in a legacy one, which must not be told that the server is
-/// modern (MCP-9), and for two versions that differ.
+/// 400: -32602 if the `_meta` of a modern `tools/call` lacks what the revision demands; -32020 for
+/// a mismatch in a modern request; -32600 in a legacy one, which must not be told that the server
+/// is modern (MCP-9), and for two versions that differ.
 pub fn check_headers(headers: &HeaderMap, message: &Message) -> Result<(), Rejection> {
     let era = Era::of(headers, message);
     let is_strict = era == Era::Modern && message.method() == Some(TOOLS_CALL);
@@ -51,11 +52,47 @@ pub fn check_headers(headers: &HeaderMap, message: &Message) -> Result<(), Rejec
     })
 }
 
+/// Holds what the headers say of the body's form against what is read: JSON in UTF-8, not encoded
+/// (case E6). A reader that believes another charset reads another call.
+///
+/// # Errors
+///
+/// 415 and -32600 for a `charset` that is not UTF-8 or ASCII, or a `Content-Encoding` that is not
+/// `identity`.
+pub fn check_form(headers: &HeaderMap) -> Result<(), Rejection> {
+    let refuse = |text| Err(Rejection::new(415, code::INVALID_REQUEST, text, None));
+    for value in headers.get_all(CONTENT_TYPE) {
+        let is_readable = value.to_str().is_ok_and(|value| charsets(value).all(is_utf_8));
+        if !is_readable {
+            return refuse("the body's charset is not UTF-8; nothing was sent");
+        }
+    }
+    for value in headers.get_all(CONTENT_ENCODING) {
+        if !value.as_bytes().eq_ignore_ascii_case(b"identity") {
+            return refuse("the body is encoded; nothing was sent");
+        }
+    }
+    Ok(())
+}
+
 /// The value of the version header, if there is one and no other differs from it.
 pub(super) fn version(headers: &HeaderMap) -> Option<&str> {
     let field = Field::of(headers, VERSION);
     let value = field.first.filter(|_| field.is_uniform)?;
     value.to_str().ok()
+}
+
+/// The values of the `charset` parameters of a content type.
+fn charsets(content_type: &str) -> impl Iterator<Item = &str> {
+    let parameters = content_type.split(';').skip(1).filter_map(|text| text.split_once('='));
+    parameters
+        .filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
+        .map(|(_, value)| value.trim().trim_matches('"'))
+}
+
+/// Whether the charset is UTF-8, or ASCII, which is part of it.
+fn is_utf_8(charset: &str) -> bool {
+    ["utf-8", "utf8", "us-ascii"].iter().any(|name| charset.eq_ignore_ascii_case(name))
 }
 
 fn has_required_meta(message: &Message) -> bool {
@@ -309,6 +346,37 @@ mod tests {
             ("Mcp-Name", "x"),
         ];
         assert_eq!(check(&headers, &unknown), 0);
+    }
+
+    #[test]
+    fn e6_a_body_in_another_charset_or_encoding_is_refused() {
+        let check = |name: HeaderName, value: &'static str| {
+            let map = HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+            check_form(&map).map_err(|rejection| rejection.http_status)
+        };
+        let fine = [
+            "application/json",
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "text/plain; charset=us-ascii",
+            "application/json; profile=x",
+        ];
+        for value in fine {
+            assert_eq!(check(CONTENT_TYPE, value), Ok(()), "{value}");
+        }
+        let odd = [
+            "application/json; charset=utf-16",
+            "application/json; Charset = iso-8859-1",
+            "application/json; charset=utf-8; charset=utf-7",
+            "application/json; charset=",
+        ];
+        for value in odd {
+            assert_eq!(check(CONTENT_TYPE, value), Err(415), "{value}");
+        }
+        assert_eq!(check(CONTENT_ENCODING, "identity"), Ok(()));
+        for value in ["gzip", "identity, br", ""] {
+            assert_eq!(check(CONTENT_ENCODING, value), Err(415), "{value}");
+        }
     }
 
     #[test]

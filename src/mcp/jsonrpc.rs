@@ -5,7 +5,8 @@
 //! not a string or an integer, a `method` beside a `result`, and members such as `Method` that a
 //! reader which ignores case takes for the real one. Other unknown members pass.
 //!
-//! An id is kept as the text that came, so that `0`, `"0"` and 9007199254740993 go back as they are.
+//! An id is kept as the text that came, so that `0`, `"0"` and 9007199254740993 go back as they
+//! are.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -67,6 +68,11 @@ impl Id {
     /// The JSON text, quotes included.
     pub fn as_token(&self) -> &str {
         &self.0
+    }
+
+    /// Whether a JSON value is this id.
+    pub fn is(&self, value: Value<'_>) -> bool {
+        *self.0 == *value.raw() || Self::from_value(value).is_some_and(|other| *self == other)
     }
 
     fn text(&self) -> Option<String> {
@@ -134,8 +140,9 @@ impl Message {
     /// # Errors
     ///
     /// 400 and -32700 for what is not JSON (also a byte order mark, invalid UTF-8, half a surrogate
-    /// pair); 400 and -32600 for duplicate members, too deep nesting, an array (batches are refused,
-    /// contract section 5), and what is not a message. The id is the message's where it can be read.
+    /// pair); 400 and -32600 for duplicate members, too deep nesting, an array (batches are
+    /// refused, contract section 5), and what is not a message. The id is the message's where it
+    /// can be read.
     pub fn read(body: Bytes) -> Result<Self, Rejection> {
         let doc = Doc::parse(body).map_err(Rejection::unreadable)?;
         let kind = envelope(doc.root())?;
@@ -251,8 +258,8 @@ pub(super) fn has_disguised_member(object: Value<'_>, names: &[&str]) -> bool {
     })
 }
 
-/// Whether `name` is `known` (lower-case ASCII apart from its capitals) but for case. Two characters
-/// outside ASCII have an ASCII letter as their lower case or fold.
+/// Whether `name` is `known` (lower-case ASCII apart from its capitals) but for case. Two
+/// characters outside ASCII have an ASCII letter as their lower case or fold.
 fn folds_onto(name: &str, known: &str) -> bool {
     let fold = |character: char| match character {
         '\u{17f}' => 's',

@@ -3,16 +3,20 @@
 //! Everything here is a function over bytes and header maps; sockets and bodies belong to the codec
 //! that calls it. [`jsonrpc`] reads one message, [`headers`] holds the mirrored headers against it,
 //! [`Methods`] says whether it is a call or passes, [`request`] reads a `tools/call` and writes the
-//! body for the upstream, and [`reply`] makes the answers that are ours.
+//! body for the upstream, [`answer`] reads what came back, [`reply`] makes the answers that are
+//! ours, and [`sse`] finds the one event of a stream that is an answer.
 //!
-//! Two eras live on one path (standards MCP-9): the revisions 2025-03-26 to 2025-11-25 with sessions,
-//! and 2026-07-28 without, whose requests carry their version in `_meta`. A decision is always taken
-//! from the body; the headers that mirror it are checked against it and never believed.
+//! Two eras live on one path (standards MCP-9): the revisions 2025-03-26 to 2025-11-25 with
+//! sessions, and 2026-07-28 without, whose requests carry their version in `_meta`. A decision is
+//! always taken from the body; the headers that mirror it are checked against it and never
+//! believed.
 
+pub mod answer;
 pub mod headers;
 pub mod jsonrpc;
 pub mod reply;
 pub mod request;
+pub mod sse;
 
 use std::collections::HashSet;
 
@@ -132,8 +136,8 @@ impl Methods {
     ///
     /// # Errors
     ///
-    /// 404 and -32601 for an unknown method; 400 and -32600 for a `tools/call` without an id; 400 and
-    /// -32602 where a known method has `params` that are not an object.
+    /// 404 and -32601 for an unknown method; 400 and -32600 for a `tools/call` without an id; 400
+    /// and -32602 where a known method has `params` that are not an object.
     pub fn route(&self, message: &Message) -> Result<Route, Rejection> {
         let (method, id) = match message.kind() {
             Kind::Notification { method } => (method, None),

@@ -3,11 +3,11 @@
 //! A refusal of a tool call, and what we say after a dispatch whose answer is lost, is a *result*
 //! with `isError: true` inside HTTP 200 (standards MCP-22): it is the one form that every client
 //! measured hands to its caller, and the session lives on. Its first text is the envelope
-//! `{"error":{"code","message","retryable","details"}}`; the report stands in `_meta.effect`. It has
-//! no `structuredContent`, which clients would hold against the tool's output schema.
+//! `{"error":{"code","message","retryable","details"}}`; the report stands in `_meta.effect`. It
+//! has no `structuredContent`, which clients would hold against the tool's output schema.
 //!
-//! Each function gives the text of one JSON-RPC message without line breaks outside its strings, fit
-//! for a body and for one `data:` line of a stream.
+//! Each function gives the text of one JSON-RPC message without line breaks outside its strings,
+//! fit for a body and for one `data:` line of a stream.
 
 use crate::contract::json::{Doc, Edits, JsonError, Kind as JsonKind, Value, write_string};
 
@@ -171,8 +171,8 @@ mod tests {
         let cases = [
             (
                 Era::Modern,
-                r#"{"content":[ ],"structuredContent":{"n":1.0}}"#,
-                r#"{"content":[ ],"structuredContent":{"n":1.0},"resultType":"complete","_meta":{"effect":R}}"#,
+                r#"{"structuredContent":{"n":1.0} }"#,
+                r#"{"structuredContent":{"n":1.0},"resultType":"complete","_meta":{"effect":R} }"#,
             ),
             (
                 Era::Legacy,

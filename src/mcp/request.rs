@@ -1,9 +1,8 @@
 //! A `tools/call` as it was asked, and as it goes upstream.
 //!
-//! [`ToolCall`] is the checked call:
-//! its tool, its arguments, the controls that are for us, and the text that its digest is made of.
-//! [`ToolCall::forwarded`] writes the body for the upstream by splicing: controls out, key in, every
-//! other byte as it came (standards MCP-6, MCP-40).
+//! [`ToolCall`] is the checked call: its tool, its arguments, the controls that are for us, and the
+//! text that its digest is made of. [`ToolCall::forwarded`] writes the body for the upstream by
+//! splicing: controls out, key in, every other byte as it came (standards MCP-6, MCP-40).
 //!
 //! A body that changes an argument which the tool mirrors in an `Mcp-Param-` header needs that
 //! header changed too (standards MCP-15); that needs the tool's schema and is not done here.
@@ -131,9 +130,9 @@ impl ToolCall {
     ///
     /// # Errors
     ///
-    /// 400 and -32602 (standards MCP-13) if `name` is missing, empty or no string, if `arguments` or
-    /// `_meta` is there and no object, or if a member of `params` differs from one of the protocol
-    /// only by case. 400 and -32600 for a message that is no request of `tools/call`.
+    /// 400 and -32602 (standards MCP-13) if `name` is missing, empty or no string, if `arguments`
+    /// or `_meta` is there and no object, or if a member of `params` differs from one of the
+    /// protocol only by case. 400 and -32600 for a message that is no request of `tools/call`.
     pub fn read(message: Message, era: Era) -> Result<Self, Rejection> {
         let id = match (message.method(), message.id()) {
             (Some(TOOLS_CALL), Some(id)) => id.clone(),
@@ -288,8 +287,8 @@ impl ToolCall {
     }
 
     /// Feeds the text that identifies what is asked, for the digest (contract section 4; standards
-    /// MCP-46): the tool, the arguments (absent ones are `{}`), whether the draft form is asked for,
-    /// and every other member of `params` but `_meta`.
+    /// MCP-46): the tool, the arguments (absent ones are `{}`), whether the draft form is asked
+    /// for, and every other member of `params` but `_meta`.
     ///
     /// `ignored_arguments` are left out: the argument that takes our confirmation, and the one that
     /// carries the caller's key. White space, member order and escapes make no difference; the
