@@ -10,7 +10,6 @@
 //! whatever it claims under that name; the caller then has a reason to report elsewhere.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use bytes::Bytes;
 
