@@ -17,6 +17,7 @@ use metrics_exporter_prometheus::{
 
 use crate::contract::class::{Class, Disposition, Verdict, words};
 use crate::contract::key::{OperationId, Place};
+use crate::contract::report::UndoKind;
 
 /// How many declared operations get series of their own; the rest share `_other`.
 pub const MAX_OPERATIONS: usize = 500;
@@ -110,16 +111,6 @@ words! {
         DeadlinePassed = "deadline_passed",
         /// None is declared.
         NotDeclared = "not_declared",
-    }
-}
-
-words! {
-    /// Which way an undo goes.
-    UndoKind {
-        /// It leaves the world as it was.
-        Inverse = "inverse",
-        /// It leaves a trace.
-        Compensate = "compensate",
     }
 }
 

@@ -11,7 +11,7 @@
 use http::{HeaderMap, HeaderName, Method};
 use sha2::{Digest as _, Sha256};
 
-use crate::contract::json::Value;
+use crate::contract::json::{Doc, Edits, Value};
 use crate::contract::key::Digest;
 
 /// The digest of one request, and of its parts.
@@ -53,16 +53,25 @@ impl RequestDigest {
         Self::of(target, headers_part(headers, vary_on), body_part(body))
     }
 
-    /// The digest of a tool call. `feed` gives everything of `params` that counts beside the name.
+    /// The digest of a tool call. `feed` gives everything of `params` that counts; arguments in
+    /// `ignored` are ours and count nowhere.
     pub fn tool(
         name: &str,
         headers: &HeaderMap,
         vary_on: &[HeaderName],
+        arguments: Value<'_>,
+        ignored: &[&str],
         feed: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Self {
-        let mut sha = Sha256::new_with_prefix(b"json\0");
+        let mut sha = Sha256::new_with_prefix(b"params\0");
         feed(&mut |bytes| sha.update(bytes));
-        Self::of(tool_target(name), headers_part(headers, vary_on), finish(sha))
+        let mut digest =
+            Self::of(tool_target(name), headers_part(headers, vary_on), finish(sha));
+        digest.mark = match without(arguments, ignored) {
+            Some(doc) => tool_mark(name, doc.root()),
+            None => tool_mark(name, arguments),
+        };
+        digest
     }
 
     fn of(target: Digest, headers: Digest, body: Digest) -> Self {
@@ -72,6 +81,17 @@ impl RequestDigest {
         }
         Self { whole: finish(sha), mark: mark(target, body), target, headers, body }
     }
+}
+
+/// An object without some of its members; `None` where it has none of them.
+fn without(object: Value<'_>, names: &[&str]) -> Option<Doc> {
+    if !names.iter().any(|name| object.get(name).is_some()) {
+        return None;
+    }
+    let own = Doc::parse(object.raw().to_owned()).ok()?;
+    let mut edits = Edits::new();
+    edits.members(own.root(), names, &[]);
+    Doc::parse(edits.apply(own.text())).ok()
 }
 
 /// The mark of an HTTP follow-up call that was resolved but not made.

@@ -182,6 +182,8 @@ pub enum Refusal {
     MethodRefused,
     /// The operation has no draft form.
     NoDraftForm,
+    /// A page of another origin.
+    Origin,
     /// The outcome of the same call is unknown; its lookup, as JSON.
     OutcomeUnknown(EntryId, Option<String>),
     /// Too many calls or bytes at once.
@@ -244,6 +246,7 @@ impl Refusal {
             Self::MethodOverride => "method_override",
             Self::MethodRefused => "method_refused",
             Self::NoDraftForm => "effect/no_draft_form",
+            Self::Origin => "origin",
             Self::OutcomeUnknown(..) => "outcome_unknown",
             Self::Overloaded => "overloaded",
             Self::PolicyChanged => "policy_changed",
@@ -275,7 +278,7 @@ impl Refusal {
             | Self::MethodOverride
             | Self::ReservedHeader(_)
             | Self::UndeclaredBody => 400,
-            Self::Undeclared => 403,
+            Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
             Self::BodySlow => 408,
             Self::AnswerNotKept(_)
@@ -335,6 +338,7 @@ impl Refusal {
             | Self::MethodOverride
             | Self::MethodRefused
             | Self::NoDraftForm
+            | Self::Origin
             | Self::RepeatRefused(_)
             | Self::ReservedHeader(_)
             | Self::UndeclaredBody
@@ -467,6 +471,7 @@ impl Refusal {
             Self::NoDraftForm => "This operation has no draft form, so it cannot be staged. The \
                  real effect was not performed."
                 .to_owned(),
+            Self::Origin => "Pages of another origin may not call this endpoint.".to_owned(),
             Self::OutcomeUnknown(entry, lookup) => {
                 let how = if lookup.is_some() {
                     "Make the lookup given here to see whether it happened"

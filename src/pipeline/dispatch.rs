@@ -52,7 +52,7 @@ impl Stage<Attempt> for Dispatch {
                 }
             }
             Attempt::Write(recorded) => {
-                let carried = &recorded.carried;
+                let carried = recorded.carried();
                 let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
                 let wire = carried.wire.clone();
                 (Request::from_parts(wire.head, Body::full(wire.body)), clocks)

@@ -33,6 +33,7 @@ pub mod step;
 pub mod stream;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -382,18 +383,46 @@ pub enum Attempt {
     Write(Recorded),
 }
 
-/// A write whose entry is durable. Only `record` makes one.
+pub use record::Recorded;
+
+/// Whether the agent is still there to be answered.
+#[derive(Clone, Debug, Default)]
+pub struct Agent {
+    gone: Arc<AtomicBool>,
+}
+
+impl Agent {
+    /// Whether the connection's future was dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// A guard that says so when it is dropped.
+    pub fn watch(&self) -> AgentWatch {
+        AgentWatch { gone: Arc::clone(&self.gone), is_answered: false }
+    }
+}
+
+/// See [`Agent::watch`].
 #[derive(Debug)]
-pub struct Recorded {
-    carried: Arc<Carried>,
-    entry: EntryId,
-    attempt: u32,
-    /// The entry's earlier attempt was of unknown outcome.
-    after_unknown: bool,
-    /// Ledger down in observe mode: there is no entry.
-    is_unrecorded: bool,
-    /// When the entry became durable.
-    began: Instant,
+pub struct AgentWatch {
+    gone: Arc<AtomicBool>,
+    is_answered: bool,
+}
+
+impl AgentWatch {
+    /// The answer was taken.
+    pub fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for AgentWatch {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.gone.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// Made where a payload's kind decides the transport.

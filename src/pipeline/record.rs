@@ -14,16 +14,56 @@ use tokio::sync::oneshot;
 use super::live::Live;
 use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
-use super::settle::{Settled, finish_not_sent, finish_panicked};
+use super::settle::{
+    Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked,
+};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Answered, Attempt, Carried, Lane, Recorded, Refused, Reply, Shared};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
-use crate::contract::class::Mode;
+use crate::contract::class::{Level, Mode};
+use crate::contract::key::EntryId;
 use crate::contract::path::Scope;
 use crate::contract::report::CallJson;
 use crate::contract::undo::resolve_lookup;
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
+
+/// A write whose entry is durable. Only this file makes one.
+#[derive(Debug)]
+pub struct Recorded {
+    carried: Arc<Carried>,
+    entry: EntryId,
+    attempt: u32,
+    after_unknown: bool,
+    is_unrecorded: bool,
+    agent: Agent,
+}
+
+impl Recorded {
+    /// The request that is sent.
+    pub fn carried(&self) -> &Arc<Carried> {
+        &self.carried
+    }
+
+    /// Whether the entry's earlier attempt was of unknown outcome.
+    pub fn is_after_unknown(&self) -> bool {
+        self.after_unknown
+    }
+
+    /// Whether the agent is still there.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// What a finish names.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            entry: self.entry,
+            attempt: self.attempt,
+            is_unrecorded: self.is_unrecorded,
+        }
+    }
+}
 
 /// See the module's page.
 #[derive(Clone, Debug)]
@@ -49,12 +89,14 @@ impl Step for Record {
         };
         let write = &admitted.carried.fresh.write;
         is_still_the_rule(&self.shared.policies.load(), &admitted.carried)?;
-        let (report, metrics, class) = (write.report(), Arc::clone(&write.metrics), write.class);
+        let known = WriteIdentity::of(write);
+        let agent = Agent::default();
+        let watch = agent.watch();
         let rest = next.detach();
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let task = async move {
-            let recorded = match begin(&shared, admitted).await {
+            let recorded = match begin(&shared, admitted, agent).await {
                 Ok(recorded) => recorded,
                 Err(early) => {
                     let _gone = answer.send(early);
@@ -78,16 +120,10 @@ impl Step for Record {
             }
         };
         let _task = self.shared.tasks.spawn("write", task);
-        match answered.await {
-            Ok(answered) => answered,
-            // The task died before it could answer; what it had begun is unknown by its guard.
-            Err(_) => Err(Box::new(Refused {
-                refusal: Refusal::LedgerUnavailable,
-                report: Some(report),
-                metrics: Some(metrics),
-                class,
-            })),
-        }
+        let answer = answered.await;
+        watch.answered();
+        // The task died before it could answer: what it had begun is unknown by its guard.
+        answer.unwrap_or_else(|_| Ok(died(&known)))
     }
 }
 
@@ -113,7 +149,11 @@ fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<R
 const ATTEMPTS: usize = 4;
 
 /// Begins the entry. `Err` is the answer that is given instead: nothing was sent.
-async fn begin(shared: &Arc<Shared>, admitted: Admitted) -> Result<Recorded, Answered> {
+async fn begin(
+    shared: &Arc<Shared>,
+    admitted: Admitted,
+    agent: Agent,
+) -> Result<Recorded, Answered> {
     let Admitted { mut carried, spend } = admitted;
     let began = shared.clock.instant();
     for _ in 0..ATTEMPTS {
@@ -151,10 +191,9 @@ async fn begin(shared: &Arc<Shared>, admitted: Admitted) -> Result<Recorded, Ans
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
                 let after_unknown = fresh.standing.after_unknown;
-                let began = shared.clock.instant();
                 let carried = Arc::new(carried);
                 let is_unrecorded = false;
-                return Ok(Recorded { carried, entry, attempt, after_unknown, is_unrecorded, began });
+                return Ok(Recorded { carried, entry, attempt, after_unknown, is_unrecorded, agent });
             }
             Ok(Begun::Spent) => {
                 let mismatch = Some(Mismatch::Spent);
@@ -181,14 +220,13 @@ async fn begin(shared: &Arc<Shared>, admitted: Admitted) -> Result<Recorded, Ans
                 common.ledger_error.count(LedgerStage::Begin);
                 if is_observed {
                     let carried = Arc::new(carried);
-                    let began = shared.clock.instant();
                     return Ok(Recorded {
                         carried,
                         entry,
                         attempt: 0,
                         after_unknown: false,
                         is_unrecorded: true,
-                        began,
+                        agent,
                     });
                 }
                 tracing::error!(%error, "no entry, so the write was not sent");
@@ -200,7 +238,6 @@ async fn begin(shared: &Arc<Shared>, admitted: Admitted) -> Result<Recorded, Ans
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {
-    use crate::contract::class::Level;
     let fresh = &carried.fresh;
     fresh.write.level.max(fresh.standing.level.unwrap_or(Level::None)) != Level::None
 }
@@ -218,7 +255,7 @@ fn lookup(carried: &Carried) -> Option<String> {
 /// Finishes the entry as unknown if the task dies between dispatch and finish.
 struct PanicGuard<'a> {
     shared: &'a Shared,
-    recorded: Option<super::settle::Identity>,
+    recorded: Option<Identity>,
 }
 
 impl PanicGuard<'_> {
@@ -235,16 +272,6 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-impl Recorded {
-    /// What a finish names.
-    pub(super) fn identity(&self) -> super::settle::Identity {
-        super::settle::Identity {
-            entry: self.entry,
-            attempt: self.attempt,
-            is_unrecorded: self.is_unrecorded,
-        }
-    }
-}
 
 /// The reply of a read needs nothing of an entry; kept here so that the type says it.
 impl From<Reply> for Settled {

@@ -89,9 +89,9 @@ impl Step for Settle {
                 let case = Case {
                     shared: Arc::clone(&self.shared),
                     identity: recorded.identity(),
-                    carried: Arc::clone(&recorded.carried),
-                    after_unknown: recorded.after_unknown,
-                    agent: recorded.agent.clone(),
+                    carried: Arc::clone(recorded.carried()),
+                    after_unknown: recorded.is_after_unknown(),
+                    agent: recorded.agent().clone(),
                 };
                 let observation = next.run(Attempt::Write(recorded)).await;
                 case.settle(observation).await
@@ -524,7 +524,7 @@ impl Case {
 
 /// The task of a write saw that the agent had left before dispatch.
 pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
-    if recorded.is_unrecorded {
+    if recorded.identity().is_unrecorded {
         return;
     }
     let finish = bare_finish(
