@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! The values that travel from a codec through the pipeline: neutral as to transport.
 //!
 //! A codec makes a [`Call`] out of a request; the pipeline answers it with a [`reply::Reply`] or a
@@ -213,3 +214,8 @@ impl Oddity {
 pub fn effective_mode(sidecar: Mode, operation: Mode) -> Mode {
     sidecar.min(operation)
 }
+=======
+//! The values that travel, whatever a call came in on.
+
+pub mod payload;
+>>>>>>> wire
