@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The values that travel from a codec through the pipeline: neutral as to transport.
 //!
 //! A codec makes a [`Call`] out of a request; the pipeline answers it with a [`reply::Reply`] or a
@@ -7,7 +6,6 @@
 pub mod digest;
 pub mod payload;
 pub mod refusal;
-pub mod reply;
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -214,8 +212,3 @@ impl Oddity {
 pub fn effective_mode(sidecar: Mode, operation: Mode) -> Mode {
     sidecar.min(operation)
 }
-=======
-//! The values that travel, whatever a call came in on.
-
-pub mod payload;
->>>>>>> wire
