@@ -33,7 +33,9 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
-pub use collect::{Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix};
+pub use collect::{
+    Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix, discard,
+};
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]

@@ -200,7 +200,7 @@ async fn answers_that_were_read_share_one_connection() {
 
         for _ in 0..3 {
             let got = answer(upstream.send(get(), &PATIENT)).await;
-            assert_eq!(read(got.into_body()).await.2.is_none(), true);
+            assert!(read(got.into_body()).await.2.is_none());
         }
 
         assert_eq!((seen.connections(), seen.heads().len()), (1, 3), "{bytes}");

@@ -123,6 +123,36 @@ pub async fn collect(
     }
 }
 
+/// Reads what is left of a body that nobody wants, and forgets it: at most `limit_bytes` more, for at
+/// most `within`. True if it came to its end, so that the connection can be used again.
+///
+/// To be called before a refusal is answered: a client that is still writing when its connection is
+/// closed may never read the refusal (pitfall P22). Not for a request that expects `100 Continue`: to
+/// read is to ask for the body.
+pub async fn discard(mut body: Body, limit_bytes: usize, within: Duration) -> bool {
+    let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
+    if body.is_end_stream() {
+        return true;
+    }
+    if body.size_hint().lower() > limit {
+        return false;
+    }
+    let reading = async {
+        let mut seen: usize = 0;
+        while seen <= limit_bytes {
+            match std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                None => return true,
+                Some(Err(_)) => return false,
+                Some(Ok(frame)) => {
+                    seen = seen.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+                }
+            }
+        }
+        false
+    };
+    tokio::time::timeout(within, reading).await.unwrap_or(false)
+}
+
 /// What [`collect_prefix`] gives.
 #[derive(Debug)]
 pub enum Prefix {

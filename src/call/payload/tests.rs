@@ -94,9 +94,11 @@ fn ends() -> (impl FnOnce(End) + Send + Sync + 'static, Arc<Mutex<Vec<End>>>) {
     (move |end| log.lock().unwrap().push(end), ends)
 }
 
+type Named = (&'static str, fn() -> Body);
+
 #[tokio::test]
 async fn the_end_is_known_once_and_whole_only_if_the_last_frame_was_handed_over() {
-    let read_to_the_end: [(&str, fn() -> Body); 5] = [
+    let read_to_the_end: [Named; 5] = [
         ("full", || Body::full("abc")),
         ("empty", Body::empty),
         ("source", || body_of(&["a", "b"], Last::End)),
@@ -109,7 +111,7 @@ async fn the_end_is_known_once_and_whole_only_if_the_last_frame_was_handed_over(
         assert_eq!(*ends.lock().unwrap(), [End::Whole], "{name}");
     }
 
-    let dropped_before: [(&str, fn() -> Body); 3] = [
+    let dropped_before: [Named; 3] = [
         ("full", || Body::full("abc")),
         ("source", || body_of(&["a", "b"], Last::End)),
         ("prefix", || Body::empty().after(Bytes::from_static(b"x"))),
@@ -353,9 +355,12 @@ async fn collect_tells_a_stall_from_a_broken_body() {
     assert_eq!(budget.free_bytes(), 100);
 }
 
+/// Name, body, limit, reason, and what the whole of it reads as: to its end, or to an error.
+type PrefixCase = (&'static str, Body, usize, Partial, Result<&'static str, &'static str>);
+
 #[tokio::test]
 async fn collect_prefix_gives_a_body_that_reads_as_the_original() {
-    let cases: [(&str, Body, usize, Partial, Result<&str, &str>); 5] = [
+    let cases: [PrefixCase; 5] = [
         ("too large", body_of(&["abc", "def"], Last::End), 4, Partial::TooLarge, Ok("abcdef")),
         ("declared too large", Body::full("abcdef"), 4, Partial::TooLarge, Ok("abcdef")),
         ("cut", body_of(&["abc", "d"], Last::Fail), 9, Partial::Broken, Err("abcd")),
@@ -397,6 +402,21 @@ async fn collect_prefix_gives_a_short_body_whole() {
 
     let Prefix::Whole(collected) = got else { panic!("partial") };
     assert_eq!(collected.bytes(), "abc");
+}
+
+#[tokio::test]
+async fn p_22_discard_reads_to_the_end_within_its_bounds() {
+    let table = [
+        ("empty", Body::empty(), 0, true),
+        ("short", body_of(&["abc", "de"], Last::End), 5, true),
+        ("long", body_of(&["abc", "def"], Last::End), 5, false),
+        ("declared long", Body::full("abcdef"), 5, false),
+        ("cut", body_of(&["abc"], Last::Fail), 5, false),
+        ("stalled", body_of(&["abc"], Last::Stall), 5, false),
+    ];
+    for (name, body, limit, right) in table {
+        assert_eq!(discard(body, limit, SHORT).await, right, "{name}");
+    }
 }
 
 #[test]
