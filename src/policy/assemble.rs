@@ -1,0 +1,477 @@
+//! Declarations to operations: degrades those with errors, links references, builds the router.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::contract::class::{Class, Kind, Level, Mode, OnUnknown, Repeat};
+use crate::contract::key::{Carrier, Digest, OperationId};
+use crate::contract::operation::{
+    BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Test, Verification,
+};
+use crate::contract::report::static_read_header;
+use crate::contract::status::Statuses;
+
+use super::check::{self, Index, Linked, Links, Resolved};
+use super::diagnostic::{Findings, Severity, Source};
+use super::effect_spec::{Ceiling, Spec};
+use super::file::{self, Declared, Defaults, Undeclared};
+use super::reading::Reading;
+use super::route::{Group, Router};
+use super::{Served, Snapshot};
+
+/// The most variants of one target.
+const MAX_VARIANTS: usize = 256;
+
+/// Compiles all files; `None` if one cannot be read into operations.
+pub(super) fn compile(
+    findings: &mut Findings,
+    sources: &[Source],
+    revision: Digest,
+) -> Option<Snapshot> {
+    let mut defaults = Vec::with_capacity(sources.len());
+    let mut declared = Vec::new();
+    for (position, source) in sources.iter().enumerate() {
+        let file = file::read(findings, position, source);
+        let (own, operations) =
+            file.map(|file| (file.defaults, file.operations)).unwrap_or_default();
+        defaults.push(own);
+        declared.extend(operations);
+    }
+    let index = Index::new(findings, sources, &declared, &defaults);
+    let links: Vec<Links> = (0..declared.len())
+        .map(|position| check::operation(findings, sources, &index, position))
+        .collect();
+    let faulty = check::faulty(findings);
+    let served_as = served_as(findings, &index, &links, &faulty);
+
+    let mut operations = Vec::with_capacity(declared.len());
+    let mut router = Router::default();
+    for (position, (own, links)) in declared.iter().zip(&links).enumerate() {
+        let maker = Maker { index: &index, served_as: &served_as, defaults: &defaults };
+        let Some(operation) = maker.operation(position, own, links) else { continue };
+        let notes = notes(findings, own, &served_as, position);
+        let source = sources.get(own.file);
+        let served = Arc::new(Served {
+            read_header: static_read_header(&operation.id),
+            ceiling: if notes.is_empty() { ceiling(own) } else { Ceiling::None },
+            index: operations.len(),
+            notes,
+            schema_sha256: own.schema_sha256.clone(),
+            file: source.map_or_else(|| Arc::from(""), |source| Arc::clone(&source.name)),
+            line: source.map_or(0, |source| source.position(own.id_span.start).0),
+            operation,
+        });
+        router.add(Arc::clone(&served));
+        operations.push(served);
+    }
+    overlaps(findings, sources, &declared, &router, &operations);
+    let undeclared = undeclared(findings, sources, &defaults, &operations);
+    let modes = defaults.iter().map(|defaults| defaults.mode.unwrap_or(Mode::Enforce));
+    let undeclared_mode = modes.max().unwrap_or(Mode::Enforce);
+    let get_writes = defaults.iter().any(|defaults| defaults.get_writes);
+    let by_id = operations
+        .iter()
+        .map(|served| (served.operation.id.clone(), served.index))
+        .collect::<HashMap<OperationId, usize>>();
+    findings.is_readable().then_some(Snapshot {
+        revision,
+        operations,
+        by_id,
+        router,
+        undeclared,
+        undeclared_mode,
+        get_writes,
+    })
+}
+
+/// What each operation is served as, and whether that is less than it was declared.
+struct ServedAs {
+    resolved: Resolved,
+    is_degraded: bool,
+}
+
+fn served_as(
+    findings: &Findings,
+    index: &Index<'_>,
+    links: &[Links],
+    faulty: &HashSet<String>,
+) -> Vec<ServedAs> {
+    // A read stays one only if nothing is wrong with its contract as ADR-0030 has it: an entry that
+    // contradicts itself may be a write that somebody wrote down wrong (case J5).
+    let contradicted: HashSet<&str> = findings
+        .iter()
+        .filter(|found| found.severity == Severity::Error && !found.code.starts_with("spec/"))
+        .filter_map(|found| found.operation.as_deref())
+        .collect();
+    index
+        .declared
+        .iter()
+        .zip(&index.resolved)
+        .zip(links)
+        .map(|((declared, resolved), links)| {
+            let id = declared.id.as_str();
+            let mut resolved = *resolved;
+            let is_degraded = faulty.contains(id);
+            if is_degraded {
+                if resolved.class != Class::Read || contradicted.contains(id) {
+                    resolved.class = Class::Irreversible;
+                    resolved.confirm = resolved.confirm.max(Level::Challenge);
+                    if resolved.kind == Kind::Read {
+                        resolved.kind = Kind::Mutation;
+                    }
+                }
+            } else if resolved.confirm == Level::None && resolved.class != Class::Read {
+                // A staged call is confirmed through this operation (ADR-0030 section 3).
+                let draft = links.draft.as_ref().and_then(|link| index.resolved.get(link.target));
+                resolved.confirm = draft.map_or(Level::None, |draft| draft.confirm);
+            }
+            ServedAs { resolved, is_degraded }
+        })
+        .collect()
+}
+
+/// Why an operation is served degraded.
+fn notes(
+    findings: &Findings,
+    declared: &Declared,
+    served_as: &[ServedAs],
+    position: usize,
+) -> Vec<String> {
+    let Some(served) = served_as.get(position).filter(|served| served.is_degraded) else {
+        return Vec::new();
+    };
+    let mut notes = vec![format!(
+        "served as {} with confirmation {} and without follow-ups, because its contract has errors",
+        served.resolved.class, served.resolved.confirm
+    )];
+    let own = findings.iter().filter(|found| {
+        found.severity == Severity::Error
+            && found.operation.as_deref() == Some(declared.id.as_str())
+    });
+    notes.extend(own.map(|found| {
+        format!("{}:{}:{}: {}: {}", found.file, found.line, found.column, found.code, found.message)
+    }));
+    notes
+}
+
+fn ceiling(declared: &Declared) -> Ceiling {
+    declared
+        .effect
+        .as_ref()
+        .and_then(|effect| effect.spec.evidence.as_ref())
+        .map_or(Ceiling::None, |evidence| evidence.ceiling)
+}
+
+struct Maker<'a> {
+    index: &'a Index<'a>,
+    served_as: &'a [ServedAs],
+    defaults: &'a [Defaults],
+}
+
+impl Maker<'_> {
+    fn operation(&self, position: usize, own: &Declared, links: &Links) -> Option<Operation> {
+        let served = self.served_as.get(position)?;
+        let Resolved { class, kind, confirm } = served.resolved;
+        let effect = own.effect.as_ref().filter(|_| !served.is_degraded);
+        let spec = own.effect.as_ref().map(|effect| &effect.spec);
+        let defaults = self.defaults.get(own.file).copied().unwrap_or_default();
+        let is_read = class == Class::Read;
+        let default_statuses = if is_read { Statuses::for_read } else { Statuses::for_write };
+        let default_repeat = match class {
+            Class::Read | Class::Reversible => Repeat::Allow,
+            Class::Compensable | Class::Irreversible => Repeat::Confirm,
+        };
+        let mut operation = Operation {
+            id: own.id.clone(),
+            target: own.target.clone()?,
+            conditions: own.conditions.clone(),
+            class,
+            kind,
+            destructive: own.destructive.is_some_and(|flag| flag.value),
+            confirm,
+            confirm_argument: own.confirm_argument.clone(),
+            repeat: own.repeat.unwrap_or(default_repeat),
+            on_unknown: own.on_unknown.unwrap_or(OnUnknown::Challenge),
+            mode: own.mode.or(defaults.mode).unwrap_or(Mode::Enforce),
+            response: own.response,
+            is_error: own.is_error,
+            rejected_if: own.rejected_if.clone(),
+            inverse: effect.and_then(|effect| {
+                self.follow_up(links.inverse.as_ref()?, effect.inverse.as_ref()?.deadline.clone())
+            }),
+            compensate: effect.and_then(|effect| {
+                let deadline = effect.compensate.as_ref()?.deadline.clone();
+                self.follow_up(links.compensate.as_ref()?, deadline)
+            }),
+            lookup: effect.and_then(|effect| {
+                let raw = effect.lookup.as_ref()?;
+                let link = links.lookup.as_ref()?;
+                Some(Lookup {
+                    reference: self.reference(link)?,
+                    arguments: link.arguments.clone(),
+                    by: raw.by.value,
+                    settle_ms: raw.settle_ms,
+                    empty: raw.empty.clone(),
+                    matches: raw.matches.clone(),
+                })
+            }),
+            draft: effect.and_then(|effect| {
+                let raw = effect.draft.as_ref()?;
+                let link = links.draft.as_ref()?;
+                let discard = raw.discard.as_ref().and_then(|discard| {
+                    self.follow_up(links.discard.as_ref()?, discard.deadline.clone())
+                });
+                Some(Draft {
+                    reference: self.reference(link)?,
+                    arguments: link.arguments.clone(),
+                    handle: raw.handle.clone(),
+                    promote: self
+                        .follow_up(links.promote.as_ref()?, raw.promote.deadline.clone())?,
+                    discard,
+                })
+            }),
+            carrier: carrier(spec),
+            statuses: spec.and_then(|spec| spec.statuses.clone()).unwrap_or_else(default_statuses),
+            upstream_id: spec.and_then(|spec| spec.upstream_id.clone()),
+            verification: verification(spec),
+            sensitive: own.sensitive.clone(),
+            vary_on: own.vary_on.clone(),
+            allow: own.allow,
+            timeouts: own.timeouts,
+            max_body_bytes: own.max_body_bytes,
+            body_type: BodyType::Json,
+            fingerprint: Digest([0; 32]),
+        };
+        operation.fingerprint = fingerprint(&operation, own);
+        Some(operation)
+    }
+
+    fn follow_up(&self, link: &Linked, deadline: Option<Deadline>) -> Option<FollowUp> {
+        Some(FollowUp {
+            reference: self.reference(link)?,
+            arguments: link.arguments.clone(),
+            deadline,
+        })
+    }
+
+    fn reference(&self, link: &Linked) -> Option<Reference> {
+        let target = self.index.declared.get(link.target)?;
+        Some(Reference {
+            operation: target.id.clone(),
+            target: target.target.clone()?,
+            class: self.served_as.get(link.target)?.resolved.class,
+            body_type: BodyType::Json,
+        })
+    }
+}
+
+fn carrier(spec: Option<&Spec>) -> Carrier {
+    spec.and_then(|spec| spec.carrier.as_ref())
+        .map_or_else(Carrier::unsupported, |(carrier, _)| carrier.clone())
+}
+
+fn verification(spec: Option<&Spec>) -> Verification {
+    spec.and_then(|spec| spec.evidence.as_ref())
+        .map_or(Verification::None, |evidence| evidence.verification.clone())
+}
+
+/// What a confirmation is bound to: the block as it was written, and all that other blocks and the
+/// defaults decide about it.
+fn fingerprint(operation: &Operation, own: &Declared) -> Digest {
+    let mut hash = Sha256::new();
+    let mut part = |text: &str| {
+        hash.update(text.len().to_be_bytes());
+        hash.update(text.as_bytes());
+    };
+    part("takeback operation 1");
+    part(operation.id.as_str());
+    part(&own.written);
+    part(operation.class.as_str());
+    part(operation.kind.as_str());
+    part(operation.confirm.as_str());
+    part(operation.mode.as_str());
+    let references = [
+        operation.inverse.as_ref().map(|follow_up| &follow_up.reference),
+        operation.compensate.as_ref().map(|follow_up| &follow_up.reference),
+        operation.lookup.as_ref().map(|lookup| &lookup.reference),
+        operation.draft.as_ref().map(|draft| &draft.reference),
+        operation.draft.as_ref().map(|draft| &draft.promote.reference),
+        operation
+            .draft
+            .as_ref()
+            .and_then(|draft| draft.discard.as_ref())
+            .map(|follow_up| &follow_up.reference),
+    ];
+    for reference in references {
+        match reference {
+            None => part(""),
+            Some(reference) => {
+                part(reference.operation.as_str());
+                part(reference.class.as_str());
+                match &reference.target {
+                    Target::Http { method, template } => {
+                        part(method.as_str());
+                        part(template.as_str());
+                    }
+                    Target::Tool { name } => part(name),
+                }
+            }
+        }
+    }
+    Digest(hash.finalize().into())
+}
+
+/// What undeclared calls need: of all files the strictest, and never less than any operation uses.
+fn undeclared(
+    findings: &mut Findings,
+    sources: &[Source],
+    defaults: &[Defaults],
+    operations: &[Arc<Served>],
+) -> Undeclared {
+    let strictest = operations.iter().map(|served| served.operation.confirm).max();
+    let by_class = defaults
+        .iter()
+        .filter_map(|defaults| defaults.irreversible.map(|level| level.value))
+        .max()
+        .unwrap_or(Level::Challenge);
+    let floor = strictest.unwrap_or(Level::None).max(by_class);
+    let mut level = Undeclared::Confirm(floor);
+    for (position, own) in defaults.iter().enumerate() {
+        let Some(declared) = own.undeclared else { continue };
+        if let Undeclared::Confirm(weaker) = declared.value {
+            if weaker < floor {
+                if let Some(source) = sources.get(position) {
+                    let at = super::diagnostic::At { file: position, source, operation: None };
+                    let message = format!(
+                        "undeclared calls would need `{weaker}`, and a declared one needs `{floor}`"
+                    );
+                    let code = "policy/undeclared_weaker_than_declared";
+                    Reading { findings: &mut *findings, at }
+                        .warning(code, declared.span, message)
+                        .help(format!("`{floor}` holds; say so, or `refuse`"));
+                }
+            }
+        }
+        level = level.max(declared.value);
+    }
+    level
+}
+
+/// Finds what no rule separates: variants of one target, and templates of equal rank.
+fn overlaps(
+    findings: &mut Findings,
+    sources: &[Source],
+    declared: &[Declared],
+    router: &Router,
+    operations: &[Arc<Served>],
+) {
+    let by_id: HashMap<&str, &Declared> =
+        declared.iter().map(|declared| (declared.id.as_str(), declared)).collect();
+    let mut report = |earlier: &Served, later: &Served, is_same_target: bool| {
+        let Some(own) = by_id.get(later.operation.id.as_str()) else { return };
+        let Some(at) = check::at(sources, own) else { return };
+        let mut reading = Reading { findings: &mut *findings, at };
+        let other = &earlier.operation.id;
+        let (message, help) = if is_same_target {
+            (
+                format!("no condition separates this from `{other}`"),
+                "a call that satisfies both takes the more severe class; add a condition",
+            )
+        } else {
+            (
+                format!("some paths are this and `{other}` alike"),
+                "such a call takes the more severe class; make one template more specific",
+            )
+        };
+        let both_reads =
+            earlier.operation.class == Class::Read && later.operation.class == Class::Read;
+        if both_reads {
+            reading.info("policy/overlap", own.match_span, message).help(help);
+        } else {
+            reading.warning("policy/overlap", own.match_span, message).help(help);
+        }
+    };
+    let mut crowded = None;
+    for group in router.all_groups() {
+        if group.operations.len() > MAX_VARIANTS {
+            crowded = group.operations.get(MAX_VARIANTS).map(|served| served.operation.id.clone());
+            continue;
+        }
+        variants(group, &mut report);
+    }
+    let (pairs, is_broken_off) = router.overlaps();
+    for (first, second) in pairs {
+        let first = router.group(first).and_then(|group| group.operations.first());
+        let second = router.group(second).and_then(|group| group.operations.first());
+        if let (Some(first), Some(second)) = (first, second) {
+            let (earlier, later) =
+                if first.index < second.index { (first, second) } else { (second, first) };
+            report(earlier, later, false);
+        }
+    }
+    if let Some(own) = crowded.and_then(|id| by_id.get(id.as_str()).copied()) {
+        if let Some(at) = check::at(sources, own) {
+            Reading { findings: &mut *findings, at }
+                .error("policy/too_many_variants", own.match_span, "over 256 variants")
+                .help("one target is at most 256 operations");
+        }
+    }
+    if let Some(own) = operations.first().filter(|_| is_broken_off) {
+        if let Some(at) =
+            by_id.get(own.operation.id.as_str()).and_then(|own| check::at(sources, own))
+        {
+            Reading { findings, at }
+                .info(
+                    "policy/overlap_unchecked",
+                    super::tree::Span::default(),
+                    "too many templates to compare them all",
+                )
+                .help("overlaps may be missing from this list; at run time they are decided all the same");
+        }
+    }
+}
+
+fn variants(group: &Group, report: &mut impl FnMut(&Served, &Served, bool)) {
+    for (position, later) in group.operations.iter().enumerate() {
+        for earlier in group.operations.iter().take(position) {
+            let is_equal_rank =
+                earlier.operation.conditions.len() == later.operation.conditions.len();
+            if is_equal_rank && !is_separate(&earlier.operation, &later.operation) {
+                report(earlier, later, true);
+                break;
+            }
+        }
+    }
+}
+
+/// Whether no request can satisfy both: they ask one path for different things.
+fn is_separate(left: &Operation, right: &Operation) -> bool {
+    left.conditions.iter().any(|left| {
+        right
+            .conditions
+            .iter()
+            .any(|right| left.path == right.path && excludes(&left.test, &right.test))
+    })
+}
+
+fn excludes(left: &Test, right: &Test) -> bool {
+    let literals = |test: &Test| match test {
+        Test::Equals(literal) => Some(vec![Arc::clone(literal)]),
+        Test::OneOf(literals) => Some(literals.clone()),
+        Test::Absent | Test::Exists => None,
+    };
+    match (left, right) {
+        (Test::Absent, Test::Absent) => false,
+        (Test::Absent, _) | (_, Test::Absent) => true,
+        (_, _) => match (literals(left), literals(right)) {
+            (Some(left), Some(right)) => !left.iter().any(|left| {
+                right
+                    .iter()
+                    .any(|right| crate::contract::assertion::equal(left.root(), right.root()))
+            }),
+            (_, _) => false,
+        },
+    }
+}

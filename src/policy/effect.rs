@@ -1,0 +1,572 @@
+//! The `effect` block: ADR-0030's contract, EffectSpec's members, and car-ir's two words for them.
+//!
+//! Read here: what one block says by itself. Whether the operations that it names exist, and whether
+//! the mapped arguments are theirs, is for [`super::check`], which knows all files.
+//!
+//! `reversibility` and `compensation` of car-ir are read as `class` and `compensate`. Its
+//! `reversible` means that restoring a scope undoes the effect, which no call does; without an
+//! `inverse` it is therefore an error here, as `class: reversible` is.
+
+use std::sync::Arc;
+
+use crate::contract::class::Class;
+use crate::contract::operation::{Deadline, LookupBy, Mapping, TimeUnit};
+use crate::contract::path::{Path, Root, Segment};
+use crate::contract::template::Template;
+
+use super::effect_spec::{self, Spec, Transport};
+use super::headers;
+use super::reading::{Fields, Reading, Spanned, words_of};
+use super::tree::{Data, Node, Span};
+
+/// The members of an `effect` block (contract section 2).
+pub(super) const MEMBERS: &[&str] = &[
+    "class",
+    "kind",
+    "reversible",
+    "inverse",
+    "compensate",
+    "lookup",
+    "draft",
+    "schema_version",
+    "idempotency",
+    "dispatch_statuses",
+    "upstream_id",
+    "verification",
+    "no_evidence",
+    "reversibility",
+    "compensation",
+];
+
+/// What an operation's request looks like, for the paths into it.
+#[derive(Clone, Copy)]
+pub(super) enum Shape<'s> {
+    /// A plain HTTP request with this template.
+    Http(&'s Template),
+    /// A tool's `arguments`.
+    Tool,
+    /// Not known, because the operation's `match` could not be read.
+    Unknown,
+}
+
+impl Shape<'_> {
+    pub(super) fn transport(self) -> Transport {
+        match self {
+            Self::Http(_) | Self::Unknown => Transport::Http,
+            Self::Tool => Transport::Tool,
+        }
+    }
+}
+
+/// One `effect` block as it was read.
+#[derive(Default)]
+pub(super) struct Effect {
+    pub(super) span: Span,
+    pub(super) class: Option<Spanned<Class>>,
+    pub(super) reversible: Option<Spanned<bool>>,
+    pub(super) inverse: Option<RawFollowUp>,
+    pub(super) compensate: Option<RawFollowUp>,
+    pub(super) lookup: Option<RawLookup>,
+    pub(super) draft: Option<RawDraft>,
+    pub(super) spec: Spec,
+}
+
+/// How a follow-up names its operation.
+#[derive(Clone, Debug)]
+pub(super) enum Named {
+    /// By id.
+    Operation(String),
+    /// By the tool that it calls (car-ir).
+    Tool(String),
+}
+
+/// Another operation, named and not yet looked up.
+#[derive(Clone, Debug)]
+pub(super) struct RawReference {
+    pub(super) named: Named,
+    pub(super) span: Span,
+    pub(super) arguments: Vec<RawArgument>,
+    /// Where findings about missing arguments go.
+    pub(super) arguments_span: Span,
+}
+
+/// One mapped argument, its place in the target not yet known.
+#[derive(Clone, Debug)]
+pub(super) struct RawArgument {
+    pub(super) name: String,
+    pub(super) name_span: Span,
+    pub(super) value_span: Span,
+    pub(super) mapping: Mapping,
+}
+
+/// `inverse`, `compensate`, `promote`, `discard`.
+pub(super) struct RawFollowUp {
+    pub(super) span: Span,
+    pub(super) reference: RawReference,
+    pub(super) deadline: Option<Deadline>,
+}
+
+/// `lookup`.
+pub(super) struct RawLookup {
+    pub(super) span: Span,
+    pub(super) reference: RawReference,
+    pub(super) by: Spanned<LookupBy>,
+    pub(super) settle_ms: Option<u64>,
+    pub(super) empty: Option<Path>,
+    pub(super) matches: Vec<crate::contract::assertion::Assertion>,
+}
+
+/// `draft`.
+pub(super) struct RawDraft {
+    pub(super) span: Span,
+    pub(super) reference: RawReference,
+    pub(super) handle: Path,
+    pub(super) promote: RawFollowUp,
+    pub(super) discard: Option<RawFollowUp>,
+}
+
+/// Which roots a place allows (standards 5.3).
+#[derive(Clone, Copy)]
+pub(super) struct Roots {
+    key: bool,
+    request: bool,
+    response: bool,
+    place: &'static str,
+}
+
+impl Roots {
+    pub(super) const FOLLOW_UP: Self =
+        Self { key: false, request: true, response: true, place: "a follow-up" };
+    pub(super) const LOOKUP_BY_KEY: Self =
+        Self { key: true, request: true, response: false, place: "a lookup by key" };
+    pub(super) const LOOKUP_BY_ID: Self =
+        Self { key: true, request: true, response: true, place: "a lookup" };
+    pub(super) const REQUEST: Self =
+        Self { key: false, request: true, response: false, place: "this place" };
+    pub(super) const DRAFT: Self =
+        Self { key: false, request: true, response: false, place: "a draft" };
+    pub(super) const RESPONSE: Self =
+        Self { key: false, request: false, response: true, place: "this place" };
+
+    fn allows(self, root: Root) -> bool {
+        match root {
+            Root::Key => self.key,
+            Root::Request => self.request,
+            Root::Response => self.response,
+        }
+    }
+
+    fn words(self) -> String {
+        let roots =
+            [(self.request, "request"), (self.response, "response"), (self.key, "idempotency_key")];
+        let allowed: Vec<&str> =
+            roots.iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, word)| *word).collect();
+        super::reading::list(&allowed)
+    }
+}
+
+/// Reads an `effect` block.
+pub(super) fn read(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Effect> {
+    let fields = reading.fields(node, "`effect`", MEMBERS)?;
+    let spec = effect_spec::read(reading, &fields, shape.transport());
+    Some(contract(reading, &fields, shape, spec))
+}
+
+fn contract(
+    reading: &mut Reading<'_>,
+    fields: &Fields<'_>,
+    shape: Shape<'_>,
+    spec: Spec,
+) -> Effect {
+    let class = fields.get("class").and_then(|node| {
+        let value = reading.word(node, "class", &words_of!(Class))?;
+        Some(Spanned { value, span: node.span })
+    });
+    let reversible = fields.get("reversible").and_then(|node| {
+        Some(Spanned { value: reading.flag(node, "`reversible`")?, span: node.span })
+    });
+    let mut follow_up = |name: &'static str| {
+        let node = fields.get(name)?;
+        follow_up(reading, node, name, shape)
+    };
+    let inverse = follow_up("inverse");
+    let compensate = follow_up("compensate");
+    let lookup = fields.get("lookup").and_then(|node| lookup(reading, node, shape));
+    let draft = fields.get("draft").and_then(|node| draft(reading, node, shape));
+    let (class, compensate) = car(reading, fields, class, compensate);
+    Effect { span: fields.node.span, class, reversible, inverse, compensate, lookup, draft, spec }
+}
+
+/// Car-ir's words beside ours.
+fn car(
+    reading: &mut Reading<'_>,
+    fields: &Fields<'_>,
+    class: Option<Spanned<Class>>,
+    compensate: Option<RawFollowUp>,
+) -> (Option<Spanned<Class>>, Option<RawFollowUp>) {
+    let reversibility = fields.get("reversibility").and_then(|node| {
+        let words = [
+            ("reversible", Class::Reversible),
+            ("compensable", Class::Compensable),
+            ("irreversible", Class::Irreversible),
+        ];
+        let value = reading.word(node, "reversibility", &words)?;
+        Some(Spanned { value, span: node.span })
+    });
+    if let (Some(class), Some(other)) = (class, reversibility) {
+        if class.value != other.value {
+            reading
+                .error("effect/class_conflicts_reversible", other.span, "two different classes")
+                .help("`reversibility` is car-ir's word for `class`; keep one");
+        }
+    }
+    let compensation = fields
+        .get("compensation")
+        .filter(|node| !node.is_null())
+        .and_then(|node| compensation(reading, node));
+    let compensate = match (compensate, compensation) {
+        (Some(own), Some(other)) => {
+            reading
+                .error("effect/compensate_twice", other.span, "a second compensation")
+                .help("`compensation` is car-ir's word for `compensate`; keep one");
+            Some(own)
+        }
+        (own, other) => own.or(other),
+    };
+    (class.or(reversibility), compensate)
+}
+
+/// `{type: tool, tool, parameters}`
+fn compensation(reading: &mut Reading<'_>, node: &Node) -> Option<RawFollowUp> {
+    let what = "`compensation`";
+    let fields = reading.mapping(node, what)?;
+    let type_node = fields.require(reading, "type")?;
+    let words = [("tool", true), ("action_ref", false)];
+    if !reading.word(type_node, "compensation type", &words)? {
+        reading.fields(node, what, &["type", "action_id"])?;
+        reading
+            .error("effect/action_ref_outside_flow", type_node.span, "there is no action to name")
+            .help("`action_ref` names an action of the same flow; use `type: tool` here");
+        return None;
+    }
+    reading.fields(node, what, &["type", "tool", "parameters"])?;
+    let tool_node = fields.require(reading, "tool")?;
+    let tool = reading.text(tool_node, "`tool`")?;
+    let mut arguments = Vec::new();
+    if let Some(parameters) = fields.get("parameters") {
+        for entry in reading.mapping(parameters, "`parameters`")?.node.entries() {
+            arguments.push(RawArgument {
+                name: entry.name.clone(),
+                name_span: entry.span,
+                value_span: entry.value.span,
+                mapping: Mapping::Const(Arc::new(entry.value.to_doc()?)),
+            });
+        }
+    }
+    let reference = RawReference {
+        named: Named::Tool(tool.to_owned()),
+        span: tool_node.span,
+        arguments,
+        arguments_span: tool_node.span,
+    };
+    Some(RawFollowUp { span: node.span, reference, deadline: None })
+}
+
+fn follow_up(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    name: &'static str,
+    shape: Shape<'_>,
+) -> Option<RawFollowUp> {
+    let fields = reading.fields(node, name, &["operation", "arguments", "deadline"])?;
+    let reference = reference(reading, &fields, shape, Roots::FOLLOW_UP);
+    let deadline = fields.get("deadline").and_then(|node| deadline(reading, node));
+    Some(RawFollowUp { span: node.span, reference: reference?, deadline })
+}
+
+fn lookup(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<RawLookup> {
+    let known = ["operation", "by", "arguments", "settle_ms", "empty", "match"];
+    let fields = reading.fields(node, "`lookup`", &known)?;
+    let by = fields.require(reading, "by").and_then(|node| {
+        let words = [
+            (LookupBy::IdempotencyKey.as_str(), LookupBy::IdempotencyKey),
+            (LookupBy::Id.as_str(), LookupBy::Id),
+        ];
+        Some(Spanned { value: reading.word(node, "kind of lookup", &words)?, span: node.span })
+    });
+    let roots = match by.map(|by| by.value) {
+        Some(LookupBy::IdempotencyKey) => Roots::LOOKUP_BY_KEY,
+        Some(LookupBy::Id) | None => Roots::LOOKUP_BY_ID,
+    };
+    let reference = reference(reading, &fields, shape, roots);
+    let settle_ms =
+        fields.get("settle_ms").and_then(|node| reading.integer(node, "`settle_ms`", 1));
+    let empty = fields
+        .get("empty")
+        .and_then(|node| path(reading, node, Shape::Unknown, Roots::RESPONSE, "`empty`"));
+    let matches = fields
+        .get("match")
+        .map(|node| effect_spec::own_assertions(reading, node))
+        .unwrap_or_default();
+    Some(RawLookup { span: node.span, reference: reference?, by: by?, settle_ms, empty, matches })
+}
+
+fn draft(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<RawDraft> {
+    let known = ["operation", "arguments", "handle", "promote", "discard"];
+    let fields = reading.fields(node, "`draft`", &known)?;
+    let reference = reference(reading, &fields, shape, Roots::DRAFT);
+    let handle = fields.require(reading, "handle").and_then(|node| {
+        let path =
+            path_with(reading, node, Shape::Unknown, Roots::RESPONSE, "effect/draft_handle")?;
+        if path.optional {
+            reading
+                .error("effect/draft_handle", node.span, "the handle of a draft cannot be optional")
+                .help("without its handle a draft can be neither promoted nor discarded");
+            return None;
+        }
+        Some(path)
+    });
+    // What `promote` and `discard` read is the draft call: its request is the draft operation's,
+    // whose shape is not known here.
+    let mut branch = |name: &'static str| {
+        let node = fields.get(name)?;
+        follow_up(reading, node, name, Shape::Unknown)
+    };
+    let promote = branch("promote");
+    let discard = branch("discard");
+    if fields.get("promote").is_none() {
+        let _ = fields.require(reading, "promote");
+    }
+    Some(RawDraft {
+        span: node.span,
+        reference: reference?,
+        handle: handle?,
+        promote: promote?,
+        discard,
+    })
+}
+
+/// `operation` and `arguments` of a follow-up.
+pub(super) fn reference(
+    reading: &mut Reading<'_>,
+    fields: &Fields<'_>,
+    shape: Shape<'_>,
+    roots: Roots,
+) -> Option<RawReference> {
+    let node = fields.require(reading, "operation");
+    let named = node.and_then(|node| Some((reading.text(node, "`operation`")?, node.span)));
+    let mut arguments = Vec::new();
+    let arguments_node = fields.get("arguments");
+    if let Some(mapping) = arguments_node.and_then(|node| reading.mapping(node, "`arguments`")) {
+        for entry in mapping.node.entries() {
+            if let Some(mapping) = self::mapping(reading, &entry.value, shape, roots) {
+                arguments.push(RawArgument {
+                    name: entry.name.clone(),
+                    name_span: entry.span,
+                    value_span: entry.value.span,
+                    mapping,
+                });
+            }
+        }
+    }
+    let (name, span) = named?;
+    Some(RawReference {
+        named: Named::Operation(name.to_owned()),
+        span,
+        arguments,
+        arguments_span: span,
+    })
+}
+
+/// A path, or `{const: value}`.
+fn mapping(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    shape: Shape<'_>,
+    roots: Roots,
+) -> Option<Mapping> {
+    match &node.data {
+        Data::String(_) => path(reading, node, shape, roots, "the mapping").map(Mapping::Path),
+        Data::Mapping(_) => {
+            let fields = reading.fields(node, "a literal", &["const"])?;
+            let value = fields.require(reading, "const")?;
+            Some(Mapping::Const(Arc::new(value.to_doc()?)))
+        }
+        Data::Bool(_) | Data::Null | Data::Number(_) | Data::Sequence(_) => {
+            let mut json = String::new();
+            node.write_json(&mut json);
+            reading
+                .error("effect/path_invalid", node.span, "a mapping is a path or a literal")
+                .help(format!("write `{{ const: {json} }}` for a literal"));
+            None
+        }
+    }
+}
+
+/// A path that may start at these roots.
+pub(super) fn path(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    shape: Shape<'_>,
+    roots: Roots,
+    what: &str,
+) -> Option<Path> {
+    let _ = what;
+    path_with(reading, node, shape, roots, "effect/path_root_not_allowed")
+}
+
+fn path_with(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    shape: Shape<'_>,
+    roots: Roots,
+    root_code: &'static str,
+) -> Option<Path> {
+    let text = reading.text(node, "a path")?;
+    let path = match Path::parse(text) {
+        Ok(path) => path,
+        Err(error) => {
+            let span = reading.inside(node, error.offset);
+            reading
+                .error("effect/path_invalid", span, error.reason)
+                .help("a path is written `request.name`, `response.items[0].id` or `response.id?`");
+            return None;
+        }
+    };
+    if !roots.allows(path.root) {
+        let message = format!("{} cannot read `{}`", roots.place, path.root.as_str());
+        reading.error(root_code, node.span, message).help(format!("it may read {}", roots.words()));
+        return None;
+    }
+    if path.root == Root::Request { in_shape(reading, node.span, path, shape) } else { Some(path) }
+}
+
+/// Puts a request path into the form in which it is resolved: over HTTP under its section, header
+/// names in lower case.
+pub(super) fn in_shape(
+    reading: &mut Reading<'_>,
+    span: Span,
+    mut path: Path,
+    shape: Shape<'_>,
+) -> Option<Path> {
+    let Shape::Http(template) = shape else { return Some(path) };
+    let unresolved = |reading: &mut Reading<'_>, message: String, help: String| {
+        reading.error("effect/path_unresolved", span, message).help(help);
+        None
+    };
+    let Some(Segment::Name(section)) = path.segments.first() else {
+        let help = "its members are `path`, `query`, `header` and `body`".to_owned();
+        return unresolved(reading, "an HTTP request is no list".to_owned(), help);
+    };
+    match section.as_str() {
+        "body" | "query" => Some(path),
+        "path" => {
+            let name = match path.segments.get(1) {
+                Some(Segment::Name(name)) => name.clone(),
+                Some(Segment::Index(_)) => String::new(),
+                // The whole set of parameters.
+                None => return Some(path),
+            };
+            if template.names().any(|known| known == name) {
+                return Some(path);
+            }
+            let message = format!("the path has no parameter `{name}`");
+            unresolved(reading, message, parameters_help(template))
+        }
+        "header" => {
+            let Some(Segment::Name(name)) = path.segments.get_mut(1) else {
+                let help = "write `request.header.x-tenant`".to_owned();
+                return unresolved(reading, "which header is not said".to_owned(), help);
+            };
+            *name = headers::folded(name);
+            if headers::is_credential(name) || headers::is_control(name) {
+                reading
+                    .error(
+                        "effect/credential_mapped",
+                        span,
+                        "a credential or control header cannot be read by a path",
+                    )
+                    .help("the caller gives it with each call; it is kept nowhere");
+                return None;
+            }
+            Some(path)
+        }
+        name if template.names().any(|known| known == name) => {
+            path.segments.insert(0, Segment::Name("path".to_owned()));
+            Some(path)
+        }
+        name => {
+            let message = format!("`{name}` is no parameter of the path");
+            let help = format!(
+                "write `request.query.{name}` or `request.body.{name}`; without a catalog only \
+                 path parameters are known by name"
+            );
+            unresolved(reading, message, help)
+        }
+    }
+}
+
+pub(super) fn parameters_help(template: &Template) -> String {
+    let names: Vec<&str> = template.names().collect();
+    if names.is_empty() {
+        "its template has no parameters".to_owned()
+    } else {
+        format!("its parameters are {}", super::reading::list(&names))
+    }
+}
+
+/// `{ within_ms }` or `{ at, unit? }`
+fn deadline(reading: &mut Reading<'_>, node: &Node) -> Option<Deadline> {
+    let fields = reading.fields(node, "`deadline`", &["within_ms", "at", "unit"])?;
+    match (fields.get("within_ms"), fields.get("at")) {
+        (Some(within), None) => {
+            if let Some(unit) = fields.entry("unit") {
+                reading
+                    .error("effect/deadline_shape", unit.span, "`unit` goes with `at`")
+                    .help("`within_ms` is in milliseconds");
+            }
+            let Data::Number(text) = &within.data else {
+                reading
+                    .error("effect/deadline_shape", within.span, "`within_ms` is no number")
+                    .help("give milliseconds, such as 86400000");
+                return None;
+            };
+            let value = text.parse::<u64>().ok();
+            let in_range = value.filter(|ms| (1..=super::reading::MAX_SAFE_INTEGER).contains(ms));
+            if in_range.is_none() {
+                reading
+                    .error("effect/deadline_shape", within.span, format!("`within_ms` is {text}"))
+                    .help("give a whole number of milliseconds from 1 to 2^53-1");
+            }
+            in_range.map(Deadline::WithinMs)
+        }
+        (None, Some(at)) => {
+            let unit = match fields.get("unit") {
+                None => TimeUnit::Either,
+                Some(node) => {
+                    let words = [
+                        ("iso8601", TimeUnit::Iso8601),
+                        ("ms", TimeUnit::Milliseconds),
+                        ("s", TimeUnit::Seconds),
+                    ];
+                    reading.word(node, "time unit", &words)?
+                }
+            };
+            let path =
+                path_with(reading, at, Shape::Unknown, Roots::RESPONSE, "effect/deadline_path")?;
+            if path.optional {
+                reading
+                    .error("effect/deadline_path", at.span, "a deadline's path cannot be optional")
+                    .help("an undo without its deadline would be offered for ever");
+                return None;
+            }
+            Some(Deadline::At { path, unit })
+        }
+        (Some(_), Some(_)) | (None, None) => {
+            reading
+                .error("effect/deadline_shape", node.span, "a deadline has exactly one form")
+                .help("give `within_ms` or `at`");
+            None
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! One policy file: its closed lists, and each operation as far as it can be read by itself.
+//!
+//! Nothing here looks at another operation; references are looked up in [`super::check`].
+
+use std::sync::Arc;
+
+use crate::contract::assertion::Assertion;
+use crate::contract::class::{Class, IsError, Level, Mode, OnUnknown, Repeat, ResponseSource};
+use crate::contract::json::{Doc, Kind as JsonKind};
+use crate::contract::key::OperationId;
+use crate::contract::operation::{Allow, Condition, Target, Test, Timeouts};
+use crate::contract::path::{Path, Root, Segment};
+use crate::contract::pointer::Pointer;
+use crate::contract::template::Template;
+
+use super::diagnostic::{At, Findings, Source};
+use super::effect::{self, Effect, RawReference, Roots, Shape};
+use super::effect_spec;
+use super::headers;
+use super::reading::{Fields, Reading, Spanned, words_of};
+use super::tree::{self, Entry, Format, Node, Span};
+
+const FILE: &[&str] = &["version", "catalog", "defaults", "probe_targets", "operations"];
+const DEFAULTS: &[&str] = &["irreversible", "destructive", "undeclared", "undeclared_get", "mode"];
+const OPERATION: &[&str] = &[
+    "match",
+    "effect",
+    "destructive",
+    "confirm",
+    "confirm_argument",
+    "repeat",
+    "on_unknown",
+    "mode",
+    "response",
+    "is_error",
+    "rejected_if",
+    "before",
+    "sensitive",
+    "vary_on",
+    "allow",
+    "timeout",
+    "max_body_bytes",
+    "schema_sha256",
+];
+
+/// What undeclared calls need: a level, or nothing will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Undeclared {
+    /// This confirmation.
+    Confirm(Level),
+    /// They are refused.
+    Refuse,
+}
+
+/// A file's `defaults`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Defaults {
+    pub(super) irreversible: Option<Spanned<Level>>,
+    pub(super) destructive: Option<Spanned<Level>>,
+    pub(super) undeclared: Option<Spanned<Undeclared>>,
+    /// GET, HEAD and OPTIONS without a declaration are irreversible.
+    pub(super) get_writes: bool,
+    pub(super) mode: Option<Mode>,
+}
+
+/// One file as it was read.
+pub(super) struct File {
+    pub(super) defaults: Defaults,
+    pub(super) operations: Vec<Declared>,
+}
+
+/// One operation as it was read.
+pub(super) struct Declared {
+    /// Which file it is in, by position.
+    pub(super) file: usize,
+    pub(super) id: OperationId,
+    pub(super) id_span: Span,
+    pub(super) target: Option<Target>,
+    pub(super) match_span: Span,
+    pub(super) conditions: Vec<Condition>,
+    pub(super) effect: Option<Effect>,
+    pub(super) destructive: Option<Spanned<bool>>,
+    pub(super) confirm: Option<Spanned<Level>>,
+    pub(super) confirm_argument: Option<String>,
+    pub(super) repeat: Option<Repeat>,
+    pub(super) on_unknown: Option<OnUnknown>,
+    pub(super) mode: Option<Mode>,
+    pub(super) response: ResponseSource,
+    pub(super) is_error: IsError,
+    pub(super) rejected_if: Vec<Assertion>,
+    pub(super) before: Option<RawReference>,
+    pub(super) sensitive: Vec<Pointer>,
+    pub(super) vary_on: Vec<http::HeaderName>,
+    pub(super) allow: Allow,
+    pub(super) timeouts: Timeouts,
+    pub(super) max_body_bytes: Option<usize>,
+    /// The hash that a tool's live schema must have.
+    pub(super) schema_sha256: Option<String>,
+    /// The block as JSON, for the fingerprint.
+    pub(super) written: String,
+}
+
+impl Declared {
+    pub(super) fn shape(&self) -> Shape<'_> {
+        match &self.target {
+            Some(Target::Http { template, .. }) => Shape::Http(template),
+            Some(Target::Tool { .. }) => Shape::Tool,
+            None => Shape::Unknown,
+        }
+    }
+}
+
+/// Reads one file; `None` if it is no tree, or no policy at all.
+pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Option<File> {
+    let at = At { file, source, operation: None };
+    let tree = match tree::read(&source.text, Format::of(&source.name)) {
+        Ok(tree) => tree,
+        Err(fault) => {
+            let mut reading = Reading { findings, at };
+            let diagnostic = reading.error(fault.code, fault.span, fault.message);
+            if let Some(help) = fault.help {
+                diagnostic.help(help);
+            }
+            return None;
+        }
+    };
+    let mut reading = Reading { findings, at };
+    let fields = reading.fields(&tree, "a policy file", FILE)?;
+    if let Some(node) = fields.require(&mut reading, "version") {
+        if reading.integer(node, "`version`", 0).is_some_and(|version| version != 1) {
+            reading
+                .error("policy/version", node.span, "an unknown version of the policy format")
+                .help("this reads `version: 1`");
+        }
+    }
+    if let Some(entry) = fields.entry("catalog") {
+        reading
+            .error("policy/catalog_unsupported", entry.span, "catalogs are not read yet")
+            .help("declare each operation with `match: { http: ... }` or `match: { tool: ... }`");
+    }
+    if let Some(node) = fields.get("probe_targets") {
+        probe_targets(&mut reading, node);
+    }
+    let defaults =
+        fields.get("defaults").and_then(|node| defaults(&mut reading, node)).unwrap_or_default();
+    let mut operations = Vec::new();
+    if let Some(node) = fields.get("operations").filter(|node| !node.is_null()) {
+        if let Some(mapping) = reading.mapping(node, "`operations`") {
+            for entry in mapping.node.entries() {
+                operations.extend(operation(findings, At { operation: None, ..at }, entry));
+            }
+        }
+    }
+    Some(File { defaults, operations })
+}
+
+fn defaults(reading: &mut Reading<'_>, node: &Node) -> Option<Defaults> {
+    let fields = reading.fields(node, "`defaults`", DEFAULTS)?;
+    let mut level = |name: &str| {
+        let node = fields.get(name)?;
+        let value = reading.word(node, "level", &words_of!(Level))?;
+        Some(Spanned { value, span: node.span })
+    };
+    let irreversible = level("irreversible");
+    let destructive = level("destructive");
+    let undeclared = fields.get("undeclared").and_then(|node| {
+        let mut words: Vec<(&'static str, Undeclared)> =
+            Level::ALL.iter().map(|level| (level.as_str(), Undeclared::Confirm(*level))).collect();
+        words.push(("refuse", Undeclared::Refuse));
+        let value = reading.word(node, "level for undeclared calls", &words)?;
+        Some(Spanned { value, span: node.span })
+    });
+    let get_writes = fields.get("undeclared_get").and_then(|node| {
+        let words = [(Class::Read.as_str(), false), (Class::Irreversible.as_str(), true)];
+        reading.word(node, "class for undeclared reads", &words)
+    });
+    let mode = fields.get("mode").and_then(|node| reading.word(node, "mode", &words_of!(Mode)));
+    Some(Defaults {
+        irreversible,
+        destructive,
+        undeclared,
+        get_writes: get_writes.unwrap_or(false),
+        mode,
+    })
+}
+
+/// Where probes of verification plans go. Plans are not evaluated, so only the shape is read.
+fn probe_targets(reading: &mut Reading<'_>, node: &Node) {
+    if let Some(elements) = node.as_sequence() {
+        for element in elements {
+            if let Some(fields) = reading.mapping(element, "a probe target") {
+                let _ = fields.require(reading, "type");
+            }
+        }
+        return;
+    }
+    if let Some(mapping) = reading.mapping(node, "`probe_targets`") {
+        for entry in mapping.node.entries() {
+            if let Some(fields) = reading.mapping(&entry.value, "a probe target") {
+                let _ = fields.require(reading, "type");
+            }
+        }
+    }
+}
+
+fn operation(findings: &mut Findings, at: At<'_>, entry: &Entry) -> Option<Declared> {
+    let Some(id) = OperationId::new(&entry.name) else {
+        let mut reading = Reading { findings, at };
+        reading
+            .error("policy/operation_id", entry.span, "not an operation id")
+            .help("1 to 200 bytes without white space, such as `github.comments.create`");
+        return None;
+    };
+    let mut reading = Reading { findings, at: At { operation: Some(&entry.name), ..at } };
+    if entry.name.starts_with('_') {
+        reading
+            .error("policy/operation_id", entry.span, "ids that start with `_` are reserved")
+            .help("`_undeclared` is what undeclared calls are reported as");
+    }
+    let fields = reading.fields(&entry.value, "an operation", OPERATION)?;
+    let match_node = fields.require(&mut reading, "match");
+    let target = match_node.and_then(|node| target(&mut reading, node));
+    let match_span = match_node.map_or(entry.span, |node| node.span);
+    let mut declared = Declared {
+        file: at.file,
+        id,
+        id_span: entry.span,
+        target,
+        match_span,
+        conditions: Vec::new(),
+        effect: None,
+        destructive: None,
+        confirm: None,
+        confirm_argument: None,
+        repeat: None,
+        on_unknown: None,
+        mode: None,
+        response: ResponseSource::Json,
+        is_error: IsError::Ambiguous,
+        rejected_if: Vec::new(),
+        before: None,
+        sensitive: Vec::new(),
+        vary_on: Vec::new(),
+        allow: Allow::default(),
+        timeouts: Timeouts::default(),
+        max_body_bytes: None,
+        schema_sha256: None,
+        written: String::new(),
+    };
+    entry.value.write_json(&mut declared.written);
+    if let Some(node) = match_node.and_then(|node| node.get("where")) {
+        declared.conditions = conditions(&mut reading, node, declared.shape());
+    }
+    if let Some(node) = fields.get("effect") {
+        // A block that could not be read is an error of the file; the operation goes on without it
+        // only so that the rest is checked too.
+        declared.effect = effect::read(&mut reading, node, declared.shape());
+    }
+    behaviour(&mut reading, &fields, &mut declared);
+    limits(&mut reading, &fields, &mut declared);
+    Some(declared)
+}
+
+/// `match: { http | tool | operation_id }`
+fn target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
+    let fields = reading.fields(node, "`match`", &["http", "tool", "operation_id", "where"])?;
+    let given: Vec<&Entry> =
+        ["http", "tool", "operation_id"].iter().filter_map(|name| fields.entry(name)).collect();
+    let [entry] = given.as_slice() else {
+        let message = if given.is_empty() { "`match` names no target" } else { "two targets" };
+        reading
+            .error("policy/match_target", node.span, message)
+            .help("give exactly one of `http`, `tool` and `operation_id`");
+        return None;
+    };
+    let value = &entry.value;
+    match entry.name.as_str() {
+        "http" => http_target(reading, value),
+        "tool" => {
+            let name = reading.text(value, "`match.tool`")?;
+            if name.is_empty() {
+                reading
+                    .error("policy/match_tool", value.span, "the tool's name is empty")
+                    .help("give the name as the gateway lists it");
+                return None;
+            }
+            Some(Target::Tool { name: name.into() })
+        }
+        _ => {
+            reading
+                .error("policy/catalog_required", entry.span, "`operation_id` needs a catalog")
+                .help("name the request itself: `http: \"POST /path/{name}\"`");
+            None
+        }
+    }
+}
+
+fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
+    let text = reading.text(node, "`match.http`")?;
+    let help = "write a method, a space and a path: `POST /repos/{owner}/issues`";
+    let Some((word, path)) = text.split_once(' ') else {
+        reading.error("policy/match_http", node.span, "not a method and a path").help(help);
+        return None;
+    };
+    let method = http::Method::from_bytes(word.as_bytes())
+        .ok()
+        .filter(|_| !word.bytes().any(|byte| byte.is_ascii_lowercase()));
+    let Some(method) = method.filter(|method| *method != http::Method::CONNECT) else {
+        let span = reading.inside(node, 0);
+        let span = Span { end: span.start.saturating_add(word.len()).min(span.end), ..span };
+        reading
+            .error("policy/match_http", span, format!("`{word}` is no method that can be matched"))
+            .help("methods are exact and written in upper case");
+        return None;
+    };
+    let offset = word.len().saturating_add(1);
+    match Template::parse(path) {
+        Ok(template) => Some(Target::Http { method, template }),
+        Err(error) => {
+            let span = reading.inside(node, offset.saturating_add(error.offset));
+            reading.error("policy/template", span, error.reason).help(help);
+            None
+        }
+    }
+}
+
+/// `where: { PATH: { equals | one_of | exists | absent } }`
+fn conditions(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Vec<Condition> {
+    let Some(mapping) = reading.mapping(node, "`where`") else { return Vec::new() };
+    let mut conditions = Vec::new();
+    for entry in mapping.node.entries() {
+        if let Some(condition) = condition(reading, entry, shape) {
+            conditions.push(condition);
+        }
+    }
+    conditions
+}
+
+fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Option<Condition> {
+    // The name is read as a value is, so that its faults are shown inside it.
+    let name = Node { span: entry.span, data: tree::Data::String(entry.name.clone()) };
+    let path = effect::path(reading, &name, shape, Roots::REQUEST, "a condition")?;
+    if path.optional {
+        reading
+            .error("effect/path_invalid", entry.span, "a condition's path has no `?`")
+            .help("use `absent` or `exists`");
+        return None;
+    }
+    let fields = reading.fields(&entry.value, "a condition", TESTS)?;
+    let [test] = fields.node.entries() else {
+        reading
+            .error("policy/condition", entry.value.span, "a condition has exactly one test")
+            .help("give one of `equals`, `one_of`, `exists` and `absent`");
+        return None;
+    };
+    let literal = |reading: &mut Reading<'_>, node: &Node| {
+        let doc = node.to_doc()?;
+        never_equal(reading, node, &doc, &path, shape);
+        Some(Arc::new(doc))
+    };
+    let test = match test.name.as_str() {
+        "equals" => Test::Equals(literal(reading, &test.value)?),
+        "one_of" => {
+            let elements = reading.sequence(&test.value, "`one_of`")?;
+            if elements.is_empty() {
+                reading
+                    .warning("policy/condition_never", test.value.span, "nothing is one of none")
+                    .help("list the values for which this variant stands");
+            }
+            let literals = elements.iter().map(|element| literal(reading, element));
+            Test::OneOf(literals.collect::<Option<Vec<_>>>()?)
+        }
+        "exists" | "absent" => {
+            if !reading.flag(&test.value, "the test")? {
+                reading
+                    .error("policy/condition", test.value.span, "this test is `true` or not there")
+                    .help("`exists` and `absent` are each other's opposite");
+                return None;
+            }
+            if test.name == "exists" { Test::Exists } else { Test::Absent }
+        }
+        // An unknown member, which is reported.
+        _ => return None,
+    };
+    Some(Condition { path, test })
+}
+
+const TESTS: &[&str] = &["equals", "one_of", "exists", "absent"];
+
+/// Literals that no request can have where they are looked for.
+fn never_equal(reading: &mut Reading<'_>, node: &Node, doc: &Doc, path: &Path, shape: Shape<'_>) {
+    let kind = doc.root().kind();
+    if kind == JsonKind::Null {
+        reading
+            .warning("policy/condition_never", node.span, "a path never names null")
+            .help("use `absent`");
+        return;
+    }
+    let is_text_only = match (shape, path.segments.first()) {
+        (Shape::Http(_), Some(Segment::Name(section))) => {
+            matches!(section.as_str(), "path" | "query" | "header")
+        }
+        (Shape::Http(_) | Shape::Tool | Shape::Unknown, _) => false,
+    };
+    if is_text_only && path.root == Root::Request && kind != JsonKind::String {
+        reading
+            .warning("policy/condition_never", node.span, "this part of a request is always text")
+            .help("quote it");
+    }
+}
+
+/// What decides how calls of the operation are treated.
+fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared) {
+    if let Some(node) = fields.get("destructive") {
+        declared.destructive =
+            reading.flag(node, "`destructive`").map(|value| Spanned { value, span: node.span });
+    }
+    if let Some(node) = fields.get("confirm") {
+        declared.confirm = reading
+            .word(node, "level", &words_of!(Level))
+            .map(|value| Spanned { value, span: node.span });
+    }
+    if let Some(entry) = fields.entry("confirm_argument") {
+        let name = reading.text(&entry.value, "`confirm_argument`").filter(|name| !name.is_empty());
+        declared.confirm_argument = name.map(str::to_owned);
+        if name.is_some() && matches!(declared.shape(), Shape::Http(_)) {
+            reading
+                .error("policy/confirm_argument", entry.span, "an HTTP request has no arguments")
+                .help("over HTTP the caller's word is the header `Effect-Confirm: true`");
+        }
+    }
+    if let Some(node) = fields.get("repeat") {
+        declared.repeat = reading.word(node, "repeat rule", &words_of!(Repeat));
+    }
+    if let Some(node) = fields.get("on_unknown") {
+        declared.on_unknown =
+            reading.word(node, "rule for unknown outcomes", &words_of!(OnUnknown));
+    }
+    if let Some(node) = fields.get("mode") {
+        declared.mode = reading.word(node, "mode", &words_of!(Mode));
+    }
+    if let Some(node) = fields.get("response") {
+        let word = reading.word(node, "response source", &words_of!(ResponseSource));
+        declared.response = word.unwrap_or(ResponseSource::Json);
+    }
+    if let Some(node) = fields.get("is_error") {
+        let word = reading.word(node, "reading of `isError`", &words_of!(IsError));
+        declared.is_error = word.unwrap_or(IsError::Ambiguous);
+    }
+    if let Some(node) = fields.get("rejected_if") {
+        declared.rejected_if = effect_spec::own_assertions(reading, node);
+        if node.as_sequence().is_some_and(<[Node]>::is_empty) {
+            reading
+                .error("policy/rejected_if", node.span, "`rejected_if` without assertions")
+                .help("all of none hold on every answer; list what says that nothing was done");
+        }
+    }
+    if let Some(entry) = fields.entry("before") {
+        if let Some(before) = reading.fields(&entry.value, "`before`", &["operation", "arguments"])
+        {
+            declared.before = effect::reference(reading, &before, declared.shape(), Roots::REQUEST);
+        }
+        reading
+            .warning("effect/before_not_taken", entry.span, "before-images are not taken yet")
+            .help("the operation runs without one");
+    }
+}
+
+/// What is kept out, let through, and waited for.
+fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared) {
+    if let Some(node) = fields.get("sensitive") {
+        for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
+            declared.sensitive.extend(effect_spec::pointer(reading, element, "`sensitive`"));
+        }
+    }
+    if let Some(node) = fields.get("vary_on") {
+        for element in reading.sequence(node, "`vary_on`").unwrap_or_default() {
+            let Some(name) = effect_spec::header_name(reading, element, "`vary_on`") else {
+                continue;
+            };
+            if headers::is_credential(name.as_str()) || headers::is_control(name.as_str()) {
+                reading
+                    .error("policy/vary_on", element.span, "a credential or control header")
+                    .help("the principal is part of every digest already");
+                continue;
+            }
+            declared.vary_on.push(name);
+        }
+    }
+    if let Some(allow) = fields.get("allow").and_then(|node| {
+        reading.fields(node, "`allow`", &["encoded_slash", "empty_segments", "upgrade"])
+    }) {
+        let mut flag = |name: &'static str| {
+            let node = allow.get(name)?;
+            Some((reading.flag(node, name)?, node.span))
+        };
+        declared.allow = Allow {
+            encoded_slash: flag("encoded_slash").is_some_and(|(value, _)| value),
+            empty_segments: flag("empty_segments").is_some_and(|(value, _)| value),
+        };
+        if let Some((true, span)) = flag("upgrade") {
+            reading
+                .warning("policy/upgrade_refused", span, "upgrades are refused with 501")
+                .help("send such connections to the gateway directly");
+        }
+    }
+    if let Some(timeout) = fields
+        .get("timeout")
+        .and_then(|node| reading.fields(node, "`timeout`", &["head_ms", "idle_ms", "total_ms"]))
+    {
+        let mut milliseconds = |name: &'static str| {
+            let node = timeout.get(name)?;
+            reading.integer(node, name, 1)
+        };
+        declared.timeouts = Timeouts {
+            head_ms: milliseconds("head_ms"),
+            idle_ms: milliseconds("idle_ms"),
+            total_ms: milliseconds("total_ms"),
+        };
+    }
+    if let Some(node) = fields.get("max_body_bytes") {
+        declared.max_body_bytes = reading
+            .integer(node, "`max_body_bytes`", 1)
+            .and_then(|bytes| usize::try_from(bytes).ok());
+    }
+    if let Some(node) = fields.get("schema_sha256") {
+        let text = reading.text(node, "`schema_sha256`").unwrap_or_default();
+        let is_hash =
+            text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if is_hash {
+            declared.schema_sha256 = Some(text.to_owned());
+        } else if node.as_str().is_some() {
+            reading
+                .error("policy/schema_sha256", node.span, "not a SHA-256 value")
+                .help("64 hexadecimal digits in lower case");
+        }
+    }
+}

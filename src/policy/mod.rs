@@ -1,0 +1,262 @@
+//! Policies: from files that people write to what every call is decided by.
+//!
+//! [`load`] reads a directory, [`compile`] texts; both give every finding about them and, if all
+//! files could be read into operations, a [`Snapshot`]. The steps, one file each: text to a tree
+//! with positions ([`tree`]), tree to declarations by closed lists ([`file`], [`effect`],
+//! [`effect_spec`]), declarations against each other ([`check`]), declarations to
+//! [`Operation`]s and a router ([`assemble`], [`route`]).
+//!
+//! Two kinds of error are told apart. A file that cannot be read into operations gives no snapshot:
+//! at start that is fatal, at a reload the last good one stays. An operation whose contract is wrong
+//! is served all the same, degraded: irreversible (or a read), every follow-up removed, confirmation
+//! tightened, and a note of why ([`Served::notes`]); it is never dropped to undeclared, and never
+//! left at its former class.
+
+mod assemble;
+mod check;
+mod diagnostic;
+mod effect;
+mod effect_spec;
+mod file;
+mod headers;
+mod reading;
+mod route;
+mod tree;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::contract::class::{Class, Level, Mode};
+use crate::contract::key::{Digest, OperationId};
+use crate::contract::operation::Operation;
+
+pub use diagnostic::{Diagnostic, Severity, Source};
+pub use effect_spec::Ceiling;
+pub use file::Undeclared;
+pub use route::{Choice, Found, Group, choose, is_satisfied};
+pub use tree::{MAX_FILE, Span};
+
+use diagnostic::{At, Findings};
+use route::Router;
+
+/// The most files of one policy directory.
+pub const MAX_FILES: usize = 1_000;
+
+/// The most bytes of all files together.
+pub const MAX_TOTAL: usize = 64 * 1024 * 1024;
+
+/// One operation as it is served.
+#[derive(Debug)]
+pub struct Served {
+    /// The operation; degraded if its contract has an error.
+    pub operation: Operation,
+    /// Its position among all; dense, for metrics.
+    pub index: usize,
+    /// Why it is served as less than it was declared; empty if it is not.
+    pub notes: Vec<String>,
+    /// The report of every call of a read, as a header.
+    pub read_header: HeaderValue,
+    /// The best evidence that it can reach.
+    pub ceiling: Ceiling,
+    /// The hash that its tool's live schema must have, in lower-case hexadecimal.
+    pub schema_sha256: Option<String>,
+    /// The file that declares it.
+    pub file: Arc<str>,
+    /// The line on which its id stands.
+    pub line: usize,
+}
+
+impl Served {
+    /// Whether it is served as less than it was declared.
+    pub fn is_degraded(&self) -> bool {
+        !self.notes.is_empty()
+    }
+}
+
+/// One compiled set of policy files. Never changed; a reload swaps the whole.
+#[derive(Debug)]
+pub struct Snapshot {
+    revision: Digest,
+    operations: Vec<Arc<Served>>,
+    by_id: HashMap<OperationId, usize>,
+    router: Router,
+    undeclared: Undeclared,
+    undeclared_mode: Mode,
+    get_writes: bool,
+}
+
+impl Snapshot {
+    /// SHA-256 over the files' names and contents, in name order.
+    pub fn revision(&self) -> Digest {
+        self.revision
+    }
+
+    /// Every operation, in file order.
+    pub fn operations(&self) -> &[Arc<Served>] {
+        &self.operations
+    }
+
+    /// The operation with this id.
+    pub fn operation(&self, id: &OperationId) -> Option<&Arc<Served>> {
+        self.operations.get(*self.by_id.get(id)?)
+    }
+
+    /// What is declared for this method and path. The path is as it is forwarded to the upstream's
+    /// base, without query; a HEAD that is not declared matches as a GET.
+    pub fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
+        self.router.find_http(method, path)
+    }
+
+    /// What is declared for this tool; the name is exact.
+    pub fn find_tool(&self, name: &str) -> Option<&Group> {
+        self.router.find_tool(name)
+    }
+
+    /// What an undeclared write needs: never less than the strictest level that any operation uses.
+    pub fn undeclared(&self) -> Undeclared {
+        self.undeclared
+    }
+
+    /// Whether the rules stop undeclared calls; of all files the strictest holds.
+    pub fn undeclared_mode(&self) -> Mode {
+        self.undeclared_mode
+    }
+
+    /// Whether an undeclared GET, HEAD or OPTIONS is irreversible (`undeclared_get`).
+    pub fn undeclared_get_writes(&self) -> bool {
+        self.get_writes
+    }
+
+    /// What an undeclared GET is if it is spelt like a declared one that writes, but for ASCII case
+    /// and a trailing slash: a lenient upstream would run it.
+    pub fn folds_onto_write(&self, path: &str) -> Option<(Class, Level)> {
+        self.router.folds_onto_write(path)
+    }
+}
+
+/// What became of a set of policy files.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The result; `None` if a file could not be read into operations.
+    pub snapshot: Option<Snapshot>,
+    /// Every finding, in file order and then by position.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The files, for drawing findings.
+    pub sources: Vec<Source>,
+}
+
+impl Compiled {
+    /// Whether any finding is an error.
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics.iter().any(|found| found.severity == Severity::Error)
+    }
+
+    /// All findings for people, a blank line between them.
+    pub fn human(&self) -> String {
+        let mut out = String::new();
+        for found in &self.diagnostics {
+            let source = self.sources.iter().find(|source| source.name == found.file);
+            out.push_str(&found.human(source));
+            out.push_str("\n\n");
+        }
+        out
+    }
+
+    /// All findings for programs, one JSON object on each line.
+    pub fn json_lines(&self) -> String {
+        let mut out = String::new();
+        for found in &self.diagnostics {
+            out.push_str(&found.json());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Compiles files given as names and texts. The order of the names decides the order of findings
+/// and of operations.
+pub fn compile(files: Vec<(String, String)>) -> Compiled {
+    let mut files = files;
+    files.sort();
+    let sources: Vec<Source> = files.iter().map(|(name, text)| Source::new(name, text)).collect();
+    let mut revision = Sha256::new();
+    for (name, text) in &files {
+        for part in [name, text] {
+            revision.update(part.len().to_be_bytes());
+            revision.update(part.as_bytes());
+        }
+    }
+    let revision = Digest(revision.finalize().into());
+    let mut findings = Findings::default();
+    let snapshot = assemble::compile(&mut findings, &sources, revision);
+    Compiled { snapshot, diagnostics: findings.finish(), sources }
+}
+
+/// Compiles the `.yaml`, `.yml` and `.json` files of a directory: not those of its folders, and
+/// none whose name starts with a dot, so that a Kubernetes volume is read once.
+pub fn load(directory: &Path) -> Compiled {
+    match read_directory(directory) {
+        Ok(files) => compile(files),
+        Err((name, message)) => {
+            let source = Source::new(&name, "");
+            let mut findings = Findings::default();
+            let at = At { file: 0, source: &source, operation: None };
+            findings
+                .add(at, Severity::Error, "policy/unreadable", Span::default(), message)
+                .help("a policy is a directory of .yaml, .yml and .json files");
+            Compiled { snapshot: None, diagnostics: findings.finish(), sources: vec![source] }
+        }
+    }
+}
+
+/// The policy files of a directory, or the name and the reason of what could not be read.
+fn read_directory(directory: &Path) -> Result<Vec<(String, String)>, (String, String)> {
+    let shown = directory.display().to_string();
+    let fault = |name: &str, what: &str, error: &std::io::Error| {
+        (name.to_owned(), format!("{what}: {error}"))
+    };
+    let entries = std::fs::read_dir(directory)
+        .map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let is_policy = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
+        if is_policy && !name.starts_with('.') {
+            names.push(name);
+        }
+    }
+    names.sort();
+    if names.len() > MAX_FILES {
+        let message = format!("{} policy files; at most {MAX_FILES} are read", names.len());
+        return Err((shown, message));
+    }
+    let mut files = Vec::with_capacity(names.len());
+    let mut total: usize = 0;
+    for name in names {
+        let path = directory.join(&name);
+        let metadata = std::fs::metadata(&path)
+            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
+        if metadata.is_dir() {
+            continue;
+        }
+        let bytes = std::fs::read(&path)
+            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
+        total = total.saturating_add(bytes.len());
+        if total > MAX_TOTAL {
+            let message = format!("the policy files have over {MAX_TOTAL} bytes together");
+            return Err((shown, message));
+        }
+        let text = String::from_utf8(bytes)
+            .map_err(|_| (name.clone(), "the file is not UTF-8".to_owned()))?;
+        files.push((name, text));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,666 @@
+//! From a request to the operations that it may be, and from those to the one that it is.
+//!
+//! Paths are matched by a trie of segments per method: literals are looked up, parameters with text
+//! beside them are tried, and all templates that match are found, of which the most specific are
+//! kept. Which of a template's variants a call is depends on its conditions ([`choose`]); that is a
+//! second step because it may need the body.
+//!
+//! Paths come as they are forwarded, without query; odd ones (dot or empty segments, encoded
+//! slashes) are refused before they get here. As templates do, the trie compares paths in a form in
+//! which only unreserved characters are decoded. On the usual path nothing is allocated.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::contract::assertion::equal;
+use crate::contract::class::{Class, Level};
+use crate::contract::json::{Kind, Value};
+use crate::contract::operation::{Condition, Target, Test};
+use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
+use crate::contract::template::{Part, Specificity, Template};
+
+use super::Served;
+
+/// The operations of one method and template, or of one tool.
+#[derive(Debug)]
+pub struct Group {
+    /// The variants; one without conditions is the plain form.
+    pub operations: Vec<Arc<Served>>,
+    /// A condition reads the body, so the variant is known only once it is read.
+    pub reads_body: bool,
+    /// The strictest confirmation of any variant.
+    pub strictest: Level,
+    /// A variant has conditions.
+    pub has_conditions: bool,
+}
+
+impl Group {
+    fn new() -> Self {
+        Self {
+            operations: Vec::new(),
+            reads_body: false,
+            strictest: Level::None,
+            has_conditions: false,
+        }
+    }
+
+    fn add(&mut self, served: Arc<Served>) {
+        let operation = &served.operation;
+        self.strictest = self.strictest.max(operation.confirm);
+        self.has_conditions |= !operation.conditions.is_empty();
+        self.reads_body |= operation.conditions.iter().any(reads_body);
+        self.operations.push(served);
+    }
+}
+
+fn reads_body(condition: &Condition) -> bool {
+    matches!(condition.path.segments.first(), Some(Segment::Name(name)) if name == "body")
+}
+
+/// What the router knows of a method and path.
+#[derive(Debug)]
+pub enum Found<'a> {
+    /// Nothing is declared here.
+    None,
+    /// The operations of one template.
+    One(&'a Group),
+    /// Operations of templates of which none is more specific than the others.
+    Several(Vec<&'a Group>),
+}
+
+impl<'a> Found<'a> {
+    /// The groups, in the order of declaration.
+    pub fn groups(&self) -> &[&'a Group] {
+        match self {
+            Self::None => &[],
+            Self::One(group) => std::slice::from_ref(group),
+            Self::Several(groups) => groups,
+        }
+    }
+}
+
+/// Which operation a call is.
+#[derive(Clone, Debug)]
+pub enum Choice<'a> {
+    /// This one.
+    Declared(&'a Arc<Served>),
+    /// None: irreversible.
+    Undeclared {
+        /// The strictest confirmation among the variants that it is none of.
+        strictest: Option<Level>,
+    },
+}
+
+/// The operation that a call is, of those that its target may be.
+///
+/// The variant with the most conditions, all satisfied, is the most specific; a variant without
+/// conditions is the least. Of two that this leaves, the more severe class stands, then the stricter
+/// level, then the earlier declaration. A call that satisfies no variant is undeclared.
+///
+/// A request that cannot be read satisfies no condition. It is then the plain form only where that
+/// is at least as severe and strict as every variant: a body that we cannot read and the upstream
+/// can must not be a way to a milder class.
+pub fn choose<'a>(found: &Found<'a>, scope: &Scope<'_>) -> Choice<'a> {
+    let mut best: Option<&Arc<Served>> = None;
+    let mut strictest: Option<Level> = None;
+    let mut most_severe = Class::Read;
+    for group in found.groups() {
+        strictest = Some(strictest.map_or(group.strictest, |level| level.max(group.strictest)));
+        for served in &group.operations {
+            let operation = &served.operation;
+            most_severe = most_severe.max(operation.class);
+            if operation.conditions.iter().all(|condition| is_satisfied(condition, scope))
+                && best.is_none_or(|best| rank(served) > rank(best))
+            {
+                best = Some(served);
+            }
+        }
+    }
+    let Some(best) = best else { return Choice::Undeclared { strictest } };
+    let is_readable = !matches!(scope.request, Request::Unreadable);
+    let is_strictest = best.operation.class >= most_severe
+        && strictest.is_none_or(|strictest| best.operation.confirm >= strictest);
+    if is_readable || is_strictest {
+        Choice::Declared(best)
+    } else {
+        Choice::Undeclared { strictest }
+    }
+}
+
+/// More specific first, then more severe; equal ranks keep the earlier one.
+fn rank(served: &Served) -> (usize, Class, Level) {
+    let operation = &served.operation;
+    (operation.conditions.len(), operation.class, operation.confirm)
+}
+
+/// Whether a request satisfies a condition (contract section 2, Variants).
+pub fn is_satisfied(condition: &Condition, scope: &Scope<'_>) -> bool {
+    if matches!(scope.request, Request::Unreadable) {
+        return false;
+    }
+    let found = condition.path.resolve(scope);
+    let Some(PathFound::Value(value)) = found else {
+        return matches!(condition.test, Test::Absent);
+    };
+    if is_query_parameter(condition, scope) && value.kind() == Kind::Array {
+        // A name that is given several times must satisfy the test with every value.
+        return value.elements().all(|value| holds(&condition.test, value))
+            && value.elements().next().is_some();
+    }
+    holds(&condition.test, value)
+}
+
+fn holds(test: &Test, value: Value<'_>) -> bool {
+    match test {
+        Test::Absent => false,
+        Test::Exists => true,
+        Test::Equals(literal) => equal(value, literal.root()),
+        Test::OneOf(literals) => literals.iter().any(|literal| equal(value, literal.root())),
+    }
+}
+
+fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
+    let is_query = matches!(
+        condition.path.segments.as_slice(),
+        [Segment::Name(section), Segment::Name(_)] if section == "query"
+    );
+    is_query
+        && condition.path.root == Root::Request
+        && matches!(scope.request, Request::Http { .. })
+}
+
+/// Finds groups by method and path, and by tool.
+#[derive(Debug, Default)]
+pub(super) struct Router {
+    methods: Vec<(http::Method, Trie)>,
+    /// GETs that are writes, by their folded templates: lower case, no trailing slash.
+    folded: Trie,
+    groups: Vec<(Option<Template>, Group)>,
+    tools: HashMap<Arc<str>, Group>,
+}
+
+impl Router {
+    /// Adds an operation.
+    pub(super) fn add(&mut self, served: Arc<Served>) {
+        match &served.operation.target {
+            Target::Tool { name } => {
+                let group = self.tools.entry(Arc::clone(name)).or_insert_with(Group::new);
+                group.add(Arc::clone(&served));
+            }
+            Target::Http { method, template } => {
+                let position = self.methods.iter().position(|(known, _)| known == method);
+                let position = position.unwrap_or_else(|| {
+                    self.methods.push((method.clone(), Trie::default()));
+                    self.methods.len().saturating_sub(1)
+                });
+                let Some((_, trie)) = self.methods.get_mut(position) else { return };
+                let ends = trie.ends_of(template);
+                let known = ends.iter().copied().find(|group| {
+                    self.groups
+                        .get(*group)
+                        .and_then(|(known, _)| known.as_ref())
+                        .is_some_and(|known| known.names().eq(template.names()))
+                });
+                let group = known.unwrap_or_else(|| {
+                    let group = self.groups.len();
+                    self.groups.push((Some(template.clone()), Group::new()));
+                    ends.push(group);
+                    group
+                });
+                let is_write = served.operation.class != Class::Read;
+                if *method == http::Method::GET && is_write {
+                    let ends = self.folded.ends_of(&folded_template(template));
+                    if !ends.contains(&group) {
+                        ends.push(group);
+                    }
+                }
+                if let Some((_, group)) = self.groups.get_mut(group) {
+                    group.add(Arc::clone(&served));
+                }
+            }
+        }
+    }
+
+    pub(super) fn find_tool(&self, name: &str) -> Option<&Group> {
+        self.tools.get(name)
+    }
+
+    pub(super) fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
+        let found = self.find_method(method, path);
+        // A HEAD asks for what a GET would do, unless it is declared by itself.
+        if matches!(found, Found::None) && *method == http::Method::HEAD {
+            return self.find_method(&http::Method::GET, path);
+        }
+        found
+    }
+
+    fn find_method(&self, method: &http::Method, path: &str) -> Found<'_> {
+        let Some((_, trie)) = self.methods.iter().find(|(known, _)| known == method) else {
+            return Found::None;
+        };
+        let mut matches = Matches::default();
+        trie.find(path, &mut matches);
+        matches.retain(|group| {
+            self.template(group).is_some_and(|template| template.matches(path).is_some())
+        });
+        self.most_specific(&matches)
+    }
+
+    fn most_specific(&self, matches: &Matches) -> Found<'_> {
+        let is_beaten = |group: usize| {
+            matches.iter().any(|other| {
+                other.0 != group
+                    && match (self.template(other.0), self.template(group)) {
+                        (Some(other), Some(own)) => other.specificity(own) == Specificity::More,
+                        (_, _) => false,
+                    }
+            })
+        };
+        let is_only = matches.len() == 1;
+        let mut kept = matches.iter().map(|(group, _)| group).filter(|g| is_only || !is_beaten(*g));
+        let (first, second) = (kept.next(), kept.next());
+        let group = |position: usize| self.groups.get(position).map(|(_, group)| group);
+        match (first.and_then(group), second) {
+            (None, _) => Found::None,
+            (Some(only), None) => Found::One(only),
+            (Some(first), Some(second)) => {
+                let mut groups = vec![first];
+                groups.extend(group(second));
+                groups.extend(kept.filter_map(group));
+                Found::Several(groups)
+            }
+        }
+    }
+
+    fn template(&self, group: usize) -> Option<&Template> {
+        self.groups.get(group).and_then(|(template, _)| template.as_ref())
+    }
+
+    /// The most severe class, and the strictest level, of the GETs declared as writes that this path
+    /// would be if case and a trailing slash did not count.
+    pub(super) fn folds_onto_write(&self, path: &str) -> Option<(Class, Level)> {
+        if self.folded.is_empty() {
+            return None;
+        }
+        let mut matches = Matches::default();
+        self.folded.find(&folded(path), &mut matches);
+        matches
+            .iter()
+            .filter_map(|(group, _)| self.groups.get(group))
+            .flat_map(|(_, group)| &group.operations)
+            .map(|served| (served.operation.class, served.operation.confirm))
+            .filter(|(class, _)| *class != Class::Read)
+            .reduce(|(class, level), (other, stricter)| (class.max(other), level.max(stricter)))
+    }
+
+    /// Pairs of templates of one method that take a common path and of which neither is more
+    /// specific, each pair once, as positions of a first operation of each; and whether the search
+    /// was broken off.
+    pub(super) fn overlaps(&self) -> (Vec<(usize, usize)>, bool) {
+        // Each step visits one node; a policy of any sane shape needs a fraction of it.
+        let mut budget: usize = 2_000_000;
+        let mut pairs = Vec::new();
+        for (_, trie) in &self.methods {
+            for own in trie.groups() {
+                let Some(template) = self.template(own) else { continue };
+                let mut touched = Vec::new();
+                trie.intersecting(template, &mut touched, &mut budget);
+                for other in touched {
+                    let is_later = other > own;
+                    let is_equal = self.template(other).is_some_and(|other| {
+                        matches!(
+                            template.specificity(other),
+                            Specificity::Same | Specificity::Incomparable
+                        )
+                    });
+                    if is_later && is_equal {
+                        pairs.push((own, other));
+                    }
+                }
+            }
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        (pairs, budget == 0)
+    }
+
+    /// A group by position.
+    pub(super) fn group(&self, position: usize) -> Option<&Group> {
+        self.groups.get(position).map(|(_, group)| group)
+    }
+
+    /// Every group.
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(|(_, group)| group).chain(self.tools.values())
+    }
+}
+
+/// Groups that match, and whether that is only likely; few enough to need no memory of their own.
+#[derive(Debug, Default)]
+struct Matches {
+    first: [(usize, bool); 8],
+    len: usize,
+    more: Vec<(usize, bool)>,
+}
+
+impl Matches {
+    fn push(&mut self, group: usize, is_likely: bool) {
+        match self.first.get_mut(self.len) {
+            Some(slot) => *slot = (group, is_likely),
+            None => self.more.push((group, is_likely)),
+        }
+        self.len = self.len.saturating_add(1);
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.first.iter().take(self.len).chain(&self.more).copied()
+    }
+
+    /// Keeps those that are certain, and the likely ones that hold.
+    fn retain(&mut self, holds: impl Fn(usize) -> bool) {
+        if self.iter().all(|(_, is_likely)| !is_likely) {
+            return;
+        }
+        let mut kept = Self::default();
+        for (group, is_likely) in self.iter() {
+            if !is_likely || holds(group) {
+                kept.push(group, false);
+            }
+        }
+        *self = kept;
+    }
+}
+
+/// A trie of segments; nodes by position, the root first.
+#[derive(Debug)]
+struct Trie {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// Children by fixed text, normalised.
+    literals: HashMap<Box<str>, usize>,
+    /// Children by parameters with text beside them: prefix, suffix.
+    texts: Vec<(Box<str>, Box<str>, usize)>,
+    /// The child for a bare parameter.
+    bare: Option<usize>,
+    /// Groups of templates whose rest starts here.
+    rests: Vec<usize>,
+    /// Groups of templates that end here.
+    ends: Vec<usize>,
+}
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self { nodes: vec![Node::default()] }
+    }
+}
+
+impl Trie {
+    fn is_empty(&self) -> bool {
+        self.nodes.len() <= 1
+    }
+
+    /// The list of groups for this template, making the way to it.
+    fn ends_of(&mut self, template: &Template) -> &mut Vec<usize> {
+        let mut at = 0_usize;
+        let mut is_rest = false;
+        for part in template.parts() {
+            let fresh = self.nodes.len();
+            let Some(node) = self.nodes.get_mut(at) else { break };
+            let next = match part {
+                Part::Rest { .. } => {
+                    is_rest = true;
+                    break;
+                }
+                Part::Literal(text) => *node.literals.entry(normal(text).into()).or_insert(fresh),
+                Part::Parameter { prefix, suffix, .. }
+                    if prefix.is_empty() && suffix.is_empty() =>
+                {
+                    *node.bare.get_or_insert(fresh)
+                }
+                Part::Parameter { prefix, suffix, .. } => {
+                    let (prefix, suffix) = (normal(prefix), normal(suffix));
+                    let known = node
+                        .texts
+                        .iter()
+                        .find(|(before, after, _)| **before == *prefix && **after == *suffix)
+                        .map(|(_, _, child)| *child);
+                    known.unwrap_or_else(|| {
+                        node.texts.push((prefix.into(), suffix.into(), fresh));
+                        fresh
+                    })
+                }
+            };
+            if next == fresh {
+                self.nodes.push(Node::default());
+            }
+            at = next;
+        }
+        // `at` is the root or a child that was found or made above.
+        if self.nodes.len() <= at {
+            at = 0;
+        }
+        let node = &mut self.nodes;
+        match node.get_mut(at) {
+            Some(node) if is_rest => &mut node.rests,
+            Some(node) => &mut node.ends,
+            None => unreachable!("a trie has a root"),
+        }
+    }
+
+    fn find(&self, path: &str, matches: &mut Matches) {
+        if let (Some(root), Some(rest)) = (self.nodes.first(), path.strip_prefix('/')) {
+            self.walk(root, Some(rest), false, matches);
+        }
+    }
+
+    /// `is_likely`: a parameter's text was compared on the normal form, in which an encoded
+    /// character is three; the template itself has to be asked.
+    fn walk(&self, node: &Node, rest: Option<&str>, is_likely: bool, matches: &mut Matches) {
+        let Some(rest) = rest else {
+            for group in &node.ends {
+                matches.push(*group, is_likely);
+            }
+            return;
+        };
+        if !rest.is_empty() && !rest.starts_with('/') {
+            for group in &node.rests {
+                matches.push(*group, is_likely);
+            }
+        }
+        let (segment, following) = match rest.split_once('/') {
+            Some((segment, following)) => (segment, Some(following)),
+            None => (rest, None),
+        };
+        let has_encoded = segment.contains('%');
+        let segment = normal(segment);
+        let child = |position: usize| self.nodes.get(position);
+        if let Some(node) = node.literals.get(&*segment).and_then(|at| child(*at)) {
+            self.walk(node, following, is_likely, matches);
+        }
+        if segment.is_empty() {
+            return;
+        }
+        for (prefix, suffix, at) in &node.texts {
+            let is_long = segment.len() > prefix.len().saturating_add(suffix.len());
+            if is_long && segment.starts_with(&**prefix) && segment.ends_with(&**suffix) {
+                if let Some(node) = child(*at) {
+                    self.walk(node, following, is_likely || has_encoded, matches);
+                }
+            }
+        }
+        if let Some(node) = node.bare.and_then(child) {
+            self.walk(node, following, is_likely, matches);
+        }
+    }
+
+    /// Every group.
+    fn groups(&self) -> impl Iterator<Item = usize> {
+        self.nodes.iter().flat_map(|node| node.ends.iter().chain(&node.rests).copied())
+    }
+
+    /// The groups whose templates take a path that this one takes too.
+    fn intersecting(&self, template: &Template, found: &mut Vec<usize>, budget: &mut usize) {
+        if let Some(root) = self.nodes.first() {
+            self.meet(root, template.parts(), found, budget);
+        }
+    }
+
+    fn meet(&self, node: &Node, parts: &[Part], found: &mut Vec<usize>, budget: &mut usize) {
+        *budget = budget.saturating_sub(1);
+        if *budget == 0 {
+            return;
+        }
+        let Some((part, following)) = parts.split_first() else {
+            found.extend(&node.ends);
+            return;
+        };
+        let is_empty_literal = matches!(part, Part::Literal(text) if text.is_empty());
+        if !is_empty_literal {
+            found.extend(&node.rests);
+        }
+        let children = node
+            .literals
+            .iter()
+            .map(|(text, at)| (Some(&**text), None, *at))
+            .chain(
+                node.texts
+                    .iter()
+                    .map(|(prefix, suffix, at)| (None, Some((&**prefix, &**suffix)), *at)),
+            )
+            .chain(node.bare.map(|at| (None, Some(("", "")), at)));
+        match part {
+            Part::Literal(text) => {
+                let text = normal(text);
+                if let Some(node) = node.literals.get(&*text).and_then(|at| self.nodes.get(*at)) {
+                    self.meet(node, following, found, budget);
+                }
+                for (_, around, at) in children.filter(|(literal, _, _)| literal.is_none()) {
+                    let (prefix, suffix) = around.unwrap_or_default();
+                    if !text.is_empty() && is_between(&text, prefix, suffix) {
+                        if let Some(node) = self.nodes.get(at) {
+                            self.meet(node, following, found, budget);
+                        }
+                    }
+                }
+            }
+            Part::Parameter { prefix, suffix, .. } => {
+                let (prefix, suffix) = (normal(prefix), normal(suffix));
+                for (literal, around, at) in children {
+                    let meets = match (literal, around) {
+                        (Some(text), _) => !text.is_empty() && is_between(text, &prefix, &suffix),
+                        (None, Some((before, after))) => {
+                            (before.starts_with(&*prefix) || prefix.starts_with(before))
+                                && (after.ends_with(&*suffix) || suffix.ends_with(after))
+                        }
+                        (None, None) => false,
+                    };
+                    if let Some(node) = self.nodes.get(at).filter(|_| meets) {
+                        self.meet(node, following, found, budget);
+                    }
+                }
+            }
+            Part::Rest { .. } => {
+                for (_, _, at) in children {
+                    if let Some(node) = self.nodes.get(at) {
+                        self.below(node, found, budget);
+                    }
+                }
+            }
+        }
+    }
+
+    fn below(&self, node: &Node, found: &mut Vec<usize>, budget: &mut usize) {
+        *budget = budget.saturating_sub(1);
+        if *budget == 0 {
+            return;
+        }
+        found.extend(&node.ends);
+        found.extend(&node.rests);
+        let children =
+            node.literals.values().chain(node.texts.iter().map(|(_, _, at)| at)).chain(&node.bare);
+        for at in children {
+            if let Some(node) = self.nodes.get(*at) {
+                self.below(node, found, budget);
+            }
+        }
+    }
+}
+
+fn is_between(text: &str, prefix: &str, suffix: &str) -> bool {
+    text.len() > prefix.len().saturating_add(suffix.len())
+        && text.starts_with(prefix)
+        && text.ends_with(suffix)
+}
+
+/// A segment as paths are compared: unreserved characters decoded, the other escapes in upper case.
+fn normal(segment: &str) -> Cow<'_, str> {
+    if !segment.contains('%') {
+        return Cow::Borrowed(segment);
+    }
+    let mut out = String::with_capacity(segment.len());
+    let mut rest = segment;
+    while let Some((before, after)) = rest.split_once('%') {
+        out.push_str(before);
+        let digits = after.get(..2).filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
+        let Some(digits) = digits else {
+            out.push('%');
+            rest = after;
+            continue;
+        };
+        let byte = u8::from_str_radix(digits, 16).unwrap_or(b'%');
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.push_str(&digits.to_ascii_uppercase());
+        }
+        rest = after.get(2..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// A path in the form in which lenient upstreams compare it.
+fn folded(path: &str) -> String {
+    let segments: Vec<Cow<'_, str>> = path.split('/').map(normal).collect();
+    let text = segments.join("/").to_ascii_lowercase();
+    let trimmed = text.trim_end_matches('/');
+    if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }
+}
+
+/// A template whose fixed text is folded.
+fn folded_template(template: &Template) -> Template {
+    let mut text = String::new();
+    for part in template.parts() {
+        text.push('/');
+        match part {
+            Part::Literal(literal) => text.push_str(&normal(literal).to_ascii_lowercase()),
+            Part::Parameter { prefix, name, suffix } => {
+                text.push_str(&normal(prefix).to_ascii_lowercase());
+                text.push('{');
+                text.push_str(name);
+                text.push('}');
+                text.push_str(&normal(suffix).to_ascii_lowercase());
+            }
+            Part::Rest { name } => {
+                text.push_str("{*");
+                text.push_str(name);
+                text.push('}');
+            }
+        }
+    }
+    let trimmed = text.trim_end_matches('/');
+    Template::parse(if trimmed.is_empty() { "/" } else { trimmed })
+        .unwrap_or_else(|_| template.clone())
+}
+
+#[cfg(test)]
+mod tests;
