@@ -290,6 +290,12 @@ pub struct OperationMetrics {
     pub reconciliations: Table<Counter>,
 }
 
+impl std::fmt::Debug for OperationMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OperationMetrics(..)")
+    }
+}
+
 /// One handle for each value of a closed word, in order.
 pub struct Table<H>(Vec<H>);
 

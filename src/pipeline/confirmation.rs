@@ -135,8 +135,12 @@ impl Sealer {
     }
 
     fn mac(&self, bytes: &[u8]) -> Hmac<Sha256> {
-        // HMAC takes keys of every length; 32 bytes never fail.
-        let mut mac = Hmac::<Sha256>::new(&self.key.into());
+        // The key as one block, padded with zeros, as HMAC itself would pad it.
+        let mut block = [0; 64];
+        for (place, byte) in block.iter_mut().zip(self.key) {
+            *place = byte;
+        }
+        let mut mac = Hmac::<Sha256>::new(&block.into());
         mac.update(bytes);
         mac
     }

@@ -9,7 +9,8 @@ use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
 use crate::contract::operation::{Operation, Target};
 use crate::metrics::{Metrics, OperationMetrics};
-use crate::policy::{Served, Snapshot};
+use crate::contract::report::static_read_header;
+use crate::policy::{self, Ceiling, Served, Snapshot};
 
 /// A handle to the policy in force.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub struct Live {
 
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("revision", &self.snapshot.revision).finish_non_exhaustive()
+        f.debug_struct("Live").field("revision", &self.snapshot.revision()).finish_non_exhaustive()
     }
 }
 
@@ -73,8 +74,11 @@ impl Live {
                 &operation.carrier.place,
             )
         };
-        let by_index = snapshot.operations.iter().map(of).collect();
-        let level = snapshot.undeclared_level().unwrap_or(Level::Challenge);
+        let by_index = snapshot.operations().iter().map(of).collect();
+        let level = match snapshot.undeclared() {
+            policy::Undeclared::Confirm(level) => level,
+            policy::Undeclared::Refuse => Level::Challenge,
+        };
         let mut undeclared = Vec::new();
         for transport in [Transport::Http, Transport::Mcp] {
             for class in Class::ALL.iter().copied() {
@@ -84,17 +88,17 @@ impl Live {
                 let operation = Operation::undeclared(class, level, snapshot.undeclared_mode());
                 let metrics =
                     metrics.operation(&operation.id, class, transport.as_str(), &Place::Unsupported);
-                let served = Arc::new(Served::undeclared(operation));
+                let served = Arc::new(stand_in(operation));
                 undeclared.push(Undeclared { class, transport, served, metrics });
             }
         }
         for class in Class::ALL {
-            let count = snapshot.operations.iter().filter(|s| s.operation.class == *class).count();
+            let count = snapshot.operations().iter().filter(|s| s.operation.class == *class).count();
             if let Some(gauge) = metrics.common().policy_operations.gauge(*class) {
                 gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
             }
         }
-        metrics.policy_in_force(&snapshot.revision.to_hex());
+        metrics.policy_in_force(&snapshot.revision().to_hex());
         Self { snapshot, metrics: by_index, undeclared }
     }
 
@@ -118,5 +122,19 @@ impl Live {
     /// The mode of undeclared calls.
     pub fn undeclared_mode(&self) -> Mode {
         self.snapshot.undeclared_mode()
+    }
+}
+
+/// What an undeclared call is served as.
+fn stand_in(operation: Operation) -> Served {
+    Served {
+        read_header: static_read_header(&operation.id),
+        operation,
+        index: usize::MAX,
+        notes: Vec::new(),
+        ceiling: Ceiling::None,
+        schema_sha256: None,
+        file: "".into(),
+        line: 0,
     }
 }

@@ -168,7 +168,7 @@ async fn begin(
             rerun: fresh.standing.rerun,
             guard: if is_observed { Guard::Observed } else { Guard::Enforced },
             fingerprint: write.operation().fingerprint,
-            policy_revision: write.live.snapshot.revision,
+            policy_revision: write.live.snapshot.revision(),
             class: write.class,
             kind: write.operation().kind,
             transport: write.transport().as_str(),

@@ -32,7 +32,7 @@ use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
 use crate::mcp::request::ToolCall;
 use crate::metrics::OperationMetrics;
-use crate::policy::{Choice, Found, Group, Served, choose};
+use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 
 /// See the module's page.
 #[derive(Clone, Debug)]
@@ -347,7 +347,9 @@ impl Select {
     /// path folds onto a declared write (contract section 1).
     fn undeclared_read(&self, head: &Head, live: &Live) -> Class {
         let folded = live.snapshot.folds_onto_write(head.path()).map(|(class, _)| class);
-        folded.unwrap_or_else(|| live.snapshot.undeclared_get())
+        folded.unwrap_or_else(|| {
+            if live.snapshot.undeclared_get_writes() { Class::Irreversible } else { Class::Read }
+        })
     }
 
     fn choose_http(
@@ -400,7 +402,7 @@ impl Select {
                 let level = served.operation.confirm;
                 let level = strictest.map_or(level, |strictest| level.max(strictest));
                 let is_refused = undeclared.is_write()
-                    && live.snapshot.undeclared_level().is_none()
+                    && live.snapshot.undeclared() == Undeclared::Refuse
                     && mode == Mode::Enforce;
                 let chosen = Chosen { served, metrics, class: undeclared, level, mode };
                 if is_refused {

@@ -217,9 +217,15 @@ pub fn write_answer(parts: Parts, body: Body, watched: Watched) -> (Response<Bod
                 && let Some(open) = &sender
             {
                 // Dropping the wait loses nothing but the agent, who is taken for gone.
-                match tokio::time::timeout(STALL, open.reserve()).await {
-                    Ok(Some(slot)) => slot.send(bytes),
-                    Ok(None) | Err(_) => sender = None,
+                let is_there = match tokio::time::timeout(STALL, open.reserve()).await {
+                    Ok(Some(slot)) => {
+                        slot.send(bytes);
+                        true
+                    }
+                    Ok(None) | Err(_) => false,
+                };
+                if !is_there {
+                    sender = None;
                 }
             }
             if sender.as_ref().is_some_and(crate::call::payload::BodySender::is_closed) {
