@@ -102,6 +102,14 @@ pub struct Doc {
     nodes: Vec<Node>,
 }
 
+impl Default for Doc {
+    /// The document `null`.
+    fn default() -> Self {
+        let node = Node { kind: Kind::Null, escaped: false, start: 0, end: 4, next: 1 };
+        Self { text: Bytes::from_static(b"null"), nodes: vec![node] }
+    }
+}
+
 impl fmt::Debug for Doc {
     /// Shows sizes only: a document may hold what must not reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

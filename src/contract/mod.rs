@@ -21,4 +21,5 @@ pub mod selector;
 mod slots;
 pub mod status;
 pub mod template;
+pub mod undeclared;
 pub mod undo;

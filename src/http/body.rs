@@ -1,0 +1,448 @@
+//! What a plain HTTP request says, in the one shape that paths, pointers and conditions read.
+//!
+//! A request is `{path, query, header, body}` (contract section 2). The head's three members are made
+//! into one small document; the body is read by its type: JSON strictly, a form as an object of
+//! strings, anything else not at all.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+
+use crate::call::digest::{BodyForm, is_credential};
+use crate::call::refusal::Refusal;
+use crate::contract::json::{Doc, Value, write_string};
+use crate::contract::path::Request;
+
+/// A request body by its type.
+#[derive(Clone, Debug)]
+pub enum BodyDoc {
+    /// No body.
+    None,
+    /// `application/json` or `+json`.
+    Json(Doc),
+    /// `application/x-www-form-urlencoded`, as an object of strings, and the names that two readers
+    /// could resolve differently, in lower case.
+    Form(Doc, Vec<String>),
+    /// Any other type; paths into it name nothing.
+    Opaque,
+}
+
+impl BodyDoc {
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// 400 for JSON that is not strict, 415 for a charset other than UTF-8 or a coding on a type that
+    /// is read here (cases A8, E6).
+    pub fn read(headers: &HeaderMap, bytes: &Bytes) -> Result<Self, Refusal> {
+        if bytes.is_empty() {
+            return Ok(Self::None);
+        }
+        let kind = Type::of(headers);
+        if kind == Type::Opaque {
+            return Ok(Self::Opaque);
+        }
+        let is_coded = headers
+            .get_all(header::CONTENT_ENCODING)
+            .iter()
+            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+        if is_coded {
+            return Err(Refusal::ContentCoding);
+        }
+        if !has_utf8_charset(headers) {
+            return Err(Refusal::MediaType);
+        }
+        match kind {
+            Type::Json => Doc::parse(bytes.clone())
+                .map(Self::Json)
+                .map_err(|error| Refusal::InvalidJson(error.to_string())),
+            Type::Form => form(bytes),
+            Type::Opaque => Ok(Self::Opaque),
+        }
+    }
+
+    /// The value that paths read.
+    pub fn value(&self) -> Option<Value<'_>> {
+        match self {
+            Self::Json(doc) | Self::Form(doc, _) => Some(doc.root()),
+            Self::None | Self::Opaque => None,
+        }
+    }
+
+    /// How the digest sees it.
+    pub fn form<'a>(&'a self, essence: &'a str, bytes: &'a [u8]) -> BodyForm<'a> {
+        match self {
+            Self::None => BodyForm::None,
+            Self::Json(doc) => BodyForm::Json(essence, doc.root()),
+            Self::Form(..) | Self::Opaque => BodyForm::Opaque(essence, bytes),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Form,
+    Json,
+    Opaque,
+}
+
+impl Type {
+    fn of(headers: &HeaderMap) -> Self {
+        let essence = essence(headers);
+        if is_json(essence) {
+            Self::Json
+        } else if essence.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+            Self::Form
+        } else {
+            Self::Opaque
+        }
+    }
+}
+
+/// The media type without its parameters; empty where there is none.
+pub fn essence(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().split(';').next().unwrap_or_default().trim()
+}
+
+/// Whether a media type is JSON: `application/json` or `*/*+json`.
+pub fn is_json(essence: &str) -> bool {
+    let json = "+json";
+    essence.eq_ignore_ascii_case("application/json")
+        || essence
+            .len()
+            .checked_sub(json.len())
+            .and_then(|at| essence.get(at..))
+            .is_some_and(|suffix| suffix.eq_ignore_ascii_case(json))
+}
+
+fn has_utf8_charset(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let parameters = value.unwrap_or_default().split(';').skip(1);
+    parameters
+        .filter_map(|parameter| parameter.split_once('='))
+        .filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
+        .all(|(_, charset)| {
+            let charset = charset.trim().trim_matches('"');
+            charset.eq_ignore_ascii_case("utf-8") || charset.eq_ignore_ascii_case("utf8")
+        })
+}
+
+/// Splits a form or a query into decoded pairs; `None` if a name or value is not UTF-8.
+fn pairs(text: &[u8]) -> Option<Vec<(String, String)>> {
+    let decode = |part: &[u8]| {
+        let spaced: Vec<u8> =
+            part.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        let decoded: Vec<u8> = percent_encoding::percent_decode(&spaced).collect();
+        String::from_utf8(decoded).ok()
+    };
+    text.split(|byte| *byte == b'&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let mut halves = pair.splitn(2, |byte| *byte == b'=');
+            let name = decode(halves.next().unwrap_or_default())?;
+            let value = decode(halves.next().unwrap_or_default())?;
+            Some((name, value))
+        })
+        .collect()
+}
+
+/// The values of each name, names in order of their first appearance.
+fn grouped(pairs: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
+    let mut places: HashMap<&str, usize> = HashMap::with_capacity(pairs.len());
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, value) in pairs {
+        let place = *places.entry(name).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((name, vec![value])),
+        }
+    }
+    groups
+}
+
+fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
+    let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
+    let pairs = pairs(bytes).ok_or_else(unreadable)?;
+    if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case("_method")) {
+        return Err(Refusal::MethodOverride);
+    }
+    let doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
+    let mut json = String::from("{");
+    for (index, (name, values)) in grouped(&pairs).into_iter().enumerate() {
+        member(&mut json, index, name);
+        write_string(values.first().copied().unwrap_or_default(), &mut json);
+    }
+    json.push('}');
+    let doc = Doc::parse(json).map_err(|_| unreadable())?;
+    Ok(BodyDoc::Form(doc, doubled))
+}
+
+/// Names that come twice, twice but for case, or as `NAME` and `NAME[`; in lower case.
+fn doubled<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut bases: Vec<String> = names
+        .map(|name| name.split('[').next().unwrap_or_default().to_lowercase())
+        .collect();
+    bases.sort();
+    let mut doubled: Vec<String> = Vec::new();
+    for pair in bases.windows(2) {
+        if let [left, right] = pair
+            && left == right
+            && doubled.last() != Some(left)
+        {
+            doubled.push(left.clone());
+        }
+    }
+    doubled
+}
+
+/// A plain HTTP request, as the policy reads it.
+#[derive(Clone, Debug)]
+pub struct RequestDoc {
+    head: Doc,
+    /// The body.
+    pub body: BodyDoc,
+    /// Query names that come twice but for case, in lower case.
+    doubled_query: Vec<String>,
+    is_readable: bool,
+}
+
+impl RequestDoc {
+    /// Makes the document of a request. `parameters` are the template's, still encoded.
+    ///
+    /// Query values are strings; a name that comes again is an array. Headers are strings by their
+    /// lower-case name; credentials are left out, and so are values that are not visible ASCII.
+    pub fn new(
+        parameters: &[(&str, &str)],
+        query: Option<&str>,
+        headers: &HeaderMap,
+        body: BodyDoc,
+    ) -> Self {
+        let mut json = String::from("{\"path\":{");
+        let mut is_readable = true;
+        for (index, (name, value)) in parameters.iter().enumerate() {
+            let decoded = percent_encoding::percent_decode_str(value).decode_utf8();
+            let Ok(decoded) = decoded else {
+                is_readable = false;
+                continue;
+            };
+            member(&mut json, index, name);
+            write_string(&decoded, &mut json);
+        }
+        json.push_str("},\"query\":{");
+        let pairs = pairs(query.unwrap_or_default().as_bytes()).unwrap_or_else(|| {
+            is_readable = false;
+            Vec::new()
+        });
+        for (index, (name, values)) in grouped(&pairs).into_iter().enumerate() {
+            member(&mut json, index, name);
+            write_one_or_all(&values, &mut json);
+        }
+        json.push_str("},\"header\":{");
+        let mut count = 0_usize;
+        for name in headers.keys().filter(|name| !is_credential(name.as_str())) {
+            let values: Option<Vec<&str>> =
+                headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
+            if let Some(values) = values {
+                member(&mut json, count, name.as_str());
+                count = count.saturating_add(1);
+                write_one_or_all(&values, &mut json);
+            }
+        }
+        json.push_str("}}");
+        let doubled_query = {
+            let mut distinct: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+            distinct.sort_unstable();
+            distinct.dedup();
+            doubled(distinct.into_iter())
+        };
+        let head = Doc::parse(json);
+        is_readable = is_readable && head.is_ok();
+        let head = head.or_else(|_| Doc::parse("{\"path\":{},\"query\":{},\"header\":{}}"));
+        match head {
+            Ok(head) => Self { head, body, doubled_query, is_readable },
+            // The text above is JSON; this arm keeps the function total.
+            Err(_) => Self {
+                head: Doc::default(),
+                body: BodyDoc::Opaque,
+                doubled_query,
+                is_readable: false,
+            },
+        }
+    }
+
+    /// The request as paths see it.
+    pub fn request(&self) -> Request<'_> {
+        if self.is_readable {
+            Request::Http { head: self.head.root(), body: self.body.value() }
+        } else {
+            Request::Unreadable
+        }
+    }
+
+    /// Whether what a rule reads at this place can be resolved in two ways: a name that comes twice
+    /// but for case on the way to it, or in query and form both (contract section 2, Bodies).
+    pub fn is_ambiguous(&self, section: &str, names: &[String]) -> bool {
+        let Some(first) = names.first() else {
+            return false;
+        };
+        let folded = first.to_lowercase();
+        match section {
+            "query" => {
+                let in_form = matches!(&self.body, BodyDoc::Form(doc, _)
+                    if has_folded(doc.root(), &folded));
+                self.doubled_query.contains(&folded) || in_form
+            }
+            "body" => match &self.body {
+                BodyDoc::Form(_, doubled) => {
+                    let query = self.head.root().get("query");
+                    doubled.contains(&folded)
+                        || query.is_some_and(|query| has_folded(query, &folded))
+                }
+                BodyDoc::Json(doc) => has_case_twin(doc.root(), names),
+                BodyDoc::None | BodyDoc::Opaque => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+fn has_folded(object: Value<'_>, folded: &str) -> bool {
+    object.members().any(|member| {
+        member.name().split('[').next().unwrap_or_default().to_lowercase() == folded
+    })
+}
+
+/// Whether an object on the way along these names has two members that are equal but for case.
+pub fn has_case_twin(value: Value<'_>, names: &[String]) -> bool {
+    let mut at = value;
+    for name in names {
+        let folded = name.to_lowercase();
+        let twins =
+            at.members().filter(|member| member.name().to_lowercase() == folded).count();
+        if twins > 1 {
+            return true;
+        }
+        let position = name.parse::<usize>().ok();
+        let next = at.get(name).or_else(|| position.and_then(|position| at.at(position)));
+        match next {
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    false
+}
+
+fn member(json: &mut String, index: usize, name: &str) {
+    if index > 0 {
+        json.push(',');
+    }
+    write_string(name, json);
+    json.push(':');
+}
+
+fn write_one_or_all(values: &[&str], json: &mut String) {
+    if let [one] = values {
+        write_string(one, json);
+        return;
+    }
+    json.push('[');
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            json.push(',');
+        }
+        write_string(value, json);
+    }
+    json.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::path::{Path, Scope};
+
+    fn headers(content_type: &str) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        map.insert(header::CONTENT_TYPE, content_type.parse().unwrap());
+        map
+    }
+
+    fn read(content_type: &str, body: &'static str) -> Result<BodyDoc, &'static str> {
+        BodyDoc::read(&headers(content_type), &Bytes::from_static(body.as_bytes()))
+            .map_err(|refusal| refusal.code())
+    }
+
+    fn text(doc: &RequestDoc, path: &str) -> Option<String> {
+        let scope = Scope { request: doc.request(), response: None, key: None };
+        Path::parse(path).unwrap().resolve(&scope).map(|found| found.to_json().into_owned())
+    }
+
+    #[test]
+    fn e1_e5_e6_json_is_read_strictly_or_refused() {
+        assert!(matches!(read("application/json", "{\"a\":1}"), Ok(BodyDoc::Json(_))));
+        assert!(matches!(read("application/vnd.x+JSON; charset=\"UTF-8\"", "1"), Ok(BodyDoc::Json(_))));
+        assert!(matches!(read("text/plain", "{\"a\":1,\"a\":2}"), Ok(BodyDoc::Opaque)));
+        assert!(matches!(read("application/json", ""), Ok(BodyDoc::None)));
+        assert_eq!(read("application/json", "{\"a\":1,\"a\":2}").unwrap_err(), "invalid_json");
+        assert_eq!(read("application/json", "\u{feff}{}").unwrap_err(), "invalid_json");
+        assert_eq!(read("application/json; charset=utf-16", "{}").unwrap_err(), "media_type");
+        assert_eq!(read("application/json; charset=iso-8859-1", "{}").unwrap_err(), "media_type");
+    }
+
+    #[test]
+    fn a8_a_coded_body_that_must_be_read_is_refused() {
+        let mut map = headers("application/json");
+        map.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
+        let refused = BodyDoc::read(&map, &Bytes::from_static(b"{}")).unwrap_err();
+        assert_eq!(refused.status(), 415);
+        let mut opaque = headers("application/octet-stream");
+        opaque.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
+        assert!(matches!(BodyDoc::read(&opaque, &Bytes::from_static(b"x")), Ok(BodyDoc::Opaque)));
+    }
+
+    #[test]
+    fn paths_read_the_four_sections() {
+        let body = read("application/json", "{\"a\":{\"b\":9007199254740993}}").unwrap();
+        let mut map = headers("application/json");
+        map.insert("x-tenant", "t".parse().unwrap());
+        map.insert(header::AUTHORIZATION, "secret".parse().unwrap());
+        let query = Some("q=a+b%21&r=1&r=2");
+        let doc = RequestDoc::new(&[("owner", "oc%20to")], query, &map, body);
+
+        assert_eq!(text(&doc, "request.path.owner").as_deref(), Some("\"oc to\""));
+        assert_eq!(text(&doc, "request.query.q").as_deref(), Some("\"a b!\""));
+        assert_eq!(text(&doc, "request.query.r").as_deref(), Some("[\"1\",\"2\"]"));
+        assert_eq!(text(&doc, "request.header.x-tenant").as_deref(), Some("\"t\""));
+        assert_eq!(text(&doc, "request.body.a.b").as_deref(), Some("9007199254740993"));
+        assert_eq!(text(&doc, "request.header.authorization"), None);
+    }
+
+    #[test]
+    fn k1_e8_forms_are_objects_of_strings_and_doubled_names_are_known() {
+        let form = "application/x-www-form-urlencoded";
+        let body = read(form, "amount=2000&currency=usd&metadata[key]=v").unwrap();
+        let doc = RequestDoc::new(&[], None, &HeaderMap::new(), body);
+        assert_eq!(text(&doc, "request.body.amount").as_deref(), Some("\"2000\""));
+        assert!(!doc.is_ambiguous("body", &["amount".to_owned()]));
+
+        for body in ["amount=1&amount=2", "amount=1&Amount=2", "amount=1&amount[0]=2"] {
+            let doc = RequestDoc::new(&[], None, &HeaderMap::new(), read(form, body).unwrap());
+            assert!(doc.is_ambiguous("body", &["amount".to_owned()]), "{body}");
+        }
+        let body = read(form, "amount=1").unwrap();
+        let both = RequestDoc::new(&[], Some("AMOUNT=2"), &HeaderMap::new(), body);
+        assert!(both.is_ambiguous("body", &["amount".to_owned()]));
+        assert!(both.is_ambiguous("query", &["AMOUNT".to_owned()]));
+        assert_eq!(read(form, "_method=DELETE").unwrap_err(), "method_override");
+    }
+
+    #[test]
+    fn json_members_equal_but_for_case_are_ambiguous_where_they_are_read() {
+        let body = read("application/json", "{\"a\":{\"b\":1,\"B\":2},\"c\":3}").unwrap();
+        let doc = RequestDoc::new(&[], None, &HeaderMap::new(), body);
+        assert!(doc.is_ambiguous("body", &["a".to_owned(), "b".to_owned()]));
+        assert!(!doc.is_ambiguous("body", &["a".to_owned()]));
+        assert!(!doc.is_ambiguous("body", &["c".to_owned()]));
+    }
+}

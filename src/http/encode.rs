@@ -1,0 +1,394 @@
+//! A call into the request for the upstream, and the key into its place.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
+
+use super::headers::IDEMPOTENCY_KEY;
+use crate::call::Head;
+use crate::call::refusal::Refusal;
+use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
+use crate::contract::key::{Carrier, Key, KeyError, Place};
+
+/// Where requests go, as every request says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// The upstream's authority.
+    pub authority: &'a str,
+    /// The path under which its own paths lie.
+    pub base: &'a str,
+    /// Our name in `Via`.
+    pub pseudonym: &'a str,
+    /// Headers that every request carries.
+    pub headers: &'a [(HeaderName, HeaderValue)],
+}
+
+/// The request head for the upstream: end-to-end headers, ours, and the target under the base path.
+///
+/// # Errors
+///
+/// Only if the base path and the target together are no target, which a checked configuration and a
+/// decoded request rule out.
+pub fn request_head(
+    head: &Head,
+    mut headers: HeaderMap,
+    path_and_query: Option<&str>,
+    hop: Hop<'_>,
+) -> Result<http::request::Parts, Refusal> {
+    let asked = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let asked = path_and_query.unwrap_or(asked);
+    let target = if hop.base.is_empty() && path_and_query.is_none() {
+        head.uri.path_and_query().cloned()
+    } else {
+        PathAndQuery::try_from(format!("{}{asked}", hop.base)).ok()
+    };
+    let target = target.ok_or(Refusal::AmbiguousPath("no target"))?;
+    let mut via = String::with_capacity(hop.pseudonym.len().saturating_add(4));
+    let version = if head.version == Version::HTTP_2 {
+        "2.0"
+    } else if head.version == Version::HTTP_10 {
+        "1.0"
+    } else {
+        "1.1"
+    };
+    let _infallible = write!(via, "{version} {}", hop.pseudonym);
+    append(&mut headers, header::VIA, &via);
+    put(&mut headers, header::HOST, hop.authority);
+    // The peer is not a configured one, so what it says of others is not passed on (standards H-6).
+    for name in ["forwarded", "x-forwarded-port"] {
+        headers.remove(name);
+    }
+    put(&mut headers, HeaderName::from_static("x-forwarded-for"), &head.peer.to_string());
+    put(&mut headers, HeaderName::from_static("x-forwarded-proto"), "http");
+    if let Some(authority) = &head.authority {
+        put(&mut headers, HeaderName::from_static("x-forwarded-host"), authority);
+    }
+    if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
+        join_cookies(&mut headers);
+    }
+    for (name, value) in hop.headers {
+        headers.insert(name.clone(), value.clone());
+    }
+    let (mut parts, ()) = http::Request::new(()).into_parts();
+    parts.method = head.method.clone();
+    parts.uri = Uri::from(target);
+    parts.headers = headers;
+    Ok(parts)
+}
+
+/// Joins the crumbs that HTTP/2 may split `Cookie` into (standards H-8).
+fn join_cookies(headers: &mut HeaderMap) {
+    let joined: Vec<u8> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect::<Vec<_>>()
+        .join(b"; ".as_slice());
+    if let Ok(value) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, value);
+    }
+}
+
+fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.append(name, value);
+    }
+}
+
+/// The key that is already in the carrier's place: the caller's (contract section 3, Keys).
+///
+/// # Errors
+///
+/// [`Refusal::KeyConflict`] for a value that is no string, [`Refusal::InvalidKey`] for one that is no
+/// key, [`Refusal::DuplicateHeader`] for a carrier header that comes twice.
+pub fn carried_key(
+    carrier: &Carrier,
+    head: &Head,
+    body: Option<Value<'_>>,
+) -> Result<Option<Key>, Refusal> {
+    match &carrier.place {
+        Place::Header(name) => {
+            if head.nominated.contains(name) {
+                return Err(Refusal::Framing("`Connection` names the carrier of the key"));
+            }
+            let mut values = head.headers.get_all(name).iter();
+            let Some(value) = values.next() else {
+                return Ok(None);
+            };
+            if values.next().is_some() {
+                return Err(Refusal::DuplicateHeader("that carries the key"));
+            }
+            match Key::from_header(value.as_bytes()) {
+                Ok(key) => Ok(Some(key)),
+                Err(KeyError::Empty) => Ok(None),
+                Err(error) => Err(Refusal::InvalidKey(error)),
+            }
+        }
+        Place::Query(name) => {
+            let values = query_values(head.query().unwrap_or_default(), name);
+            match values.as_slice() {
+                [] => Ok(None),
+                [value] if value.is_empty() => Ok(None),
+                [value] => Key::from_text(value).map(Some).map_err(Refusal::InvalidKey),
+                _ => Err(Refusal::KeyConflict),
+            }
+        }
+        Place::BodyPointer { pointer, .. } => match body.and_then(|body| pointer.resolve(body)) {
+            None => Ok(None),
+            Some(value) => key_value(value),
+        },
+        Place::Argument(_) | Place::Unsupported => Ok(None),
+    }
+}
+
+/// A key as a JSON value: null and `""` count as none.
+///
+/// # Errors
+///
+/// As [`carried_key`].
+pub fn key_value(value: Value<'_>) -> Result<Option<Key>, Refusal> {
+    match value.kind() {
+        Kind::Null => Ok(None),
+        Kind::String => match value.as_str() {
+            Some(text) if !text.is_empty() => {
+                Key::from_text(&text).map(Some).map_err(Refusal::InvalidKey)
+            }
+            Some(_) | None => Ok(None),
+        },
+        Kind::Array | Kind::Bool | Kind::Number | Kind::Object => Err(Refusal::KeyConflict),
+    }
+}
+
+fn query_values(query: &str, name: &str) -> Vec<String> {
+    query
+        .split('&')
+        .filter_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(key) == name).then(|| decode(value))
+        })
+        .collect()
+}
+
+fn decode(text: &str) -> String {
+    let spaced = text.replace('+', " ");
+    percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+}
+
+/// A query with one parameter set; every other pair stays as it came.
+fn query_with(query: Option<&str>, name: &str, value: &str) -> String {
+    let mut pairs: Vec<&str> = query
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .filter(|pair| decode(pair.split('=').next().unwrap_or_default()) != name)
+        .collect();
+    let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
+    let own = format!("{}={}", encode(name), encode(value));
+    pairs.push(&own);
+    pairs.join("&")
+}
+
+/// The path and query without the key's own parameter: what the digest sees.
+pub fn path_and_query_without_key(head: &Head, carrier: &Carrier) -> Option<String> {
+    let Place::Query(name) = &carrier.place else {
+        return None;
+    };
+    let query = head.query()?;
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|pair| decode(pair.split('=').next().unwrap_or_default()) != *name)
+        .collect();
+    Some(format!("{}?{}", head.path(), kept.join("&")))
+}
+
+/// What puts the key in: a changed target or body, or a changed header.
+#[derive(Debug, Default)]
+pub struct Carriage {
+    /// The path and query, if the key is in there.
+    pub path_and_query: Option<String>,
+    /// The body, if the key is in there.
+    pub body: Option<Bytes>,
+}
+
+/// Puts the key into its place.
+///
+/// # Errors
+///
+/// [`Refusal::CarrierTooShort`] if it does not fit, [`Refusal::CarrierAbsent`] if its place is not in
+/// the request and may not be made.
+pub fn carry(
+    carrier: &Carrier,
+    key: &Key,
+    head: &Head,
+    headers: &mut HeaderMap,
+    body: Option<&Doc>,
+) -> Result<Carriage, Refusal> {
+    let written = carrier.written(key).ok_or(Refusal::CarrierTooShort)?;
+    let mut carriage = Carriage::default();
+    match &carrier.place {
+        Place::Header(name) => {
+            let value = HeaderValue::from_str(&written).map_err(|_| Refusal::CarrierTooShort)?;
+            headers.insert(name.clone(), value);
+        }
+        Place::Query(name) => {
+            let query = query_with(head.query(), name, &written);
+            carriage.path_and_query = Some(format!("{}?{query}", head.path()));
+        }
+        Place::BodyPointer { pointer, create } => {
+            let doc = body.ok_or(Refusal::CarrierAbsent("body pointer"))?;
+            let mut json = String::new();
+            write_string(&written, &mut json);
+            let mut edits = Edits::new();
+            match pointer.resolve(doc.root()) {
+                Some(value) => edits.replace(value, json),
+                None if *create => {
+                    let (last, parents) = pointer
+                        .tokens()
+                        .split_last()
+                        .ok_or(Refusal::CarrierAbsent("body pointer"))?;
+                    let parent = parents
+                        .iter()
+                        .try_fold(doc.root(), |at, token| {
+                            let position = token.parse::<usize>().ok();
+                            at.get(token).or_else(|| position.and_then(|p| at.at(p)))
+                        })
+                        .filter(|parent| parent.kind() == Kind::Object)
+                        .ok_or(Refusal::CarrierAbsent("body pointer's parent"))?;
+                    edits.members(parent, &[], &[(last, &json)]);
+                }
+                None => return Err(Refusal::CarrierAbsent("body pointer")),
+            }
+            carriage.body = Some(edits.apply(doc.text()).into());
+        }
+        Place::Argument(_) | Place::Unsupported => {}
+    }
+    Ok(carriage)
+}
+
+/// The headers that go on: the caller's own `Idempotency-Key` stays here where the policy names another
+/// place for it, or none (standards I-5).
+pub fn forwarded_headers(headers: &HeaderMap, carrier: &Carrier, is_declared: bool) -> HeaderMap {
+    let mut headers = headers.clone();
+    let is_carrier = matches!(&carrier.place, Place::Header(name) if *name == IDEMPOTENCY_KEY);
+    if is_declared && !is_carrier {
+        headers.remove(&IDEMPOTENCY_KEY);
+    }
+    headers
+}
+
+/// Says that the body is new: its length is ours, and what was computed over the old one is void
+/// (standards H-45).
+pub fn mark_rewritten(headers: &mut HeaderMap) {
+    headers.remove(header::CONTENT_LENGTH);
+    for name in ["content-digest", "content-md5", "digest", "repr-digest"] {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use http::Method;
+
+    use super::*;
+    use crate::contract::pointer::Pointer;
+
+    fn head(target: &str) -> Head {
+        Head {
+            method: Method::POST,
+            uri: target.parse().unwrap(),
+            version: Version::HTTP_11,
+            headers: HeaderMap::new(),
+            authority: Some("proxy:8080".to_owned()),
+            peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            nominated: Vec::new(),
+        }
+    }
+
+    fn pointer(text: &str, create: bool) -> Carrier {
+        let place = Place::BodyPointer { pointer: Pointer::parse(text).unwrap(), create };
+        Carrier { place, ..Carrier::unsupported() }
+    }
+
+    fn carried(carrier: &Carrier, body: &str) -> Result<String, &'static str> {
+        let doc = Doc::parse(body.to_owned()).unwrap();
+        let key = Key::from_text("K1").unwrap();
+        carry(carrier, &key, &head("/a"), &mut HeaderMap::new(), Some(&doc))
+            .map(|carriage| String::from_utf8(carriage.body.unwrap().to_vec()).unwrap())
+            .map_err(|refusal| refusal.code())
+    }
+
+    #[test]
+    fn h_4_h_15_every_request_says_who_sends_it() {
+        let hop = Hop { authority: "up:1", base: "/api", pseudonym: "takeback-1", headers: &[] };
+        let mut from = HeaderMap::new();
+        from.insert(header::VIA, "1.0 fred".parse().unwrap());
+        from.insert("x-forwarded-for", "6.6.6.6".parse().unwrap());
+        from.append(header::COOKIE, "a=1".parse().unwrap());
+        from.append(header::COOKIE, "b=2".parse().unwrap());
+
+        let parts = request_head(&head("/a?b=1"), from, None, hop).unwrap();
+
+        assert_eq!(parts.uri, "/api/a?b=1");
+        let via: Vec<_> = parts.headers.get_all(header::VIA).iter().collect();
+        assert_eq!(via, ["1.0 fred", "1.1 takeback-1"]);
+        assert_eq!(parts.headers[header::HOST], "up:1");
+        assert_eq!(parts.headers["x-forwarded-for"], "127.0.0.1");
+        assert_eq!(parts.headers["x-forwarded-host"], "proxy:8080");
+        assert_eq!(parts.headers[header::COOKIE], "a=1; b=2");
+    }
+
+    #[test]
+    fn i_6_k6_a_body_pointer_is_replaced_and_made_only_where_the_policy_says_so() {
+        let body = r#"{"n":1.000,"meta":{"key":null}, "x":12345678901234567890}"#;
+        assert_eq!(
+            carried(&pointer("/meta/key", false), body).unwrap(),
+            r#"{"n":1.000,"meta":{"key":"K1"}, "x":12345678901234567890}"#
+        );
+        assert_eq!(
+            carried(&pointer("/dedup_key", true), r#"{"a":1}"#).unwrap(),
+            r#"{"a":1,"dedup_key":"K1"}"#
+        );
+        let absent = Err("idempotency_carrier_absent");
+        assert_eq!(carried(&pointer("/dedup_key", false), r#"{"a":1}"#), absent);
+        assert_eq!(carried(&pointer("/payload/dedup_key", true), r#"{"a":1}"#), absent);
+        assert_eq!(carried(&pointer("/a/dedup_key", true), r#"{"a":1}"#), absent);
+    }
+
+    #[test]
+    fn the_key_in_the_carriers_place_is_the_callers() {
+        let doc = Doc::parse(r#"{"k":"mine","n":null,"e":"","o":{}}"#).unwrap();
+        let found = |text| {
+            carried_key(&pointer(text, false), &head("/a"), Some(doc.root()))
+                .map(|key| key.map(|key| key.as_str().to_owned()))
+                .map_err(|refusal| refusal.code())
+        };
+        assert_eq!(found("/k"), Ok(Some("mine".to_owned())));
+        assert_eq!(found("/n"), Ok(None));
+        assert_eq!(found("/e"), Ok(None));
+        assert_eq!(found("/absent"), Ok(None));
+        assert_eq!(found("/o"), Err("idempotency_key_conflict"));
+    }
+
+    #[test]
+    fn a_query_carrier_sets_its_own_parameter_and_leaves_the_others() {
+        let carrier = Carrier { place: Place::Query("rid".to_owned()), ..Carrier::unsupported() };
+        let key = Key::from_text("K 1").unwrap();
+        let asked = head("/a?x=%2f+&rid=&y");
+        let carriage = carry(&carrier, &key, &asked, &mut HeaderMap::new(), None).unwrap();
+        assert_eq!(carriage.path_and_query.as_deref(), Some("/a?x=%2f+&y&rid=K%201"));
+        assert_eq!(carried_key(&carrier, &asked, None), Ok(None));
+        let given = head("/a?rid=mine");
+        assert_eq!(carried_key(&carrier, &given, None).unwrap().unwrap().as_str(), "mine");
+        assert_eq!(carried_key(&carrier, &head("/a?rid=1&rid=2"), None), Err(Refusal::KeyConflict));
+    }
+}

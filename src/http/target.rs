@@ -1,0 +1,242 @@
+//! The request's target: one reading of the path, or a refusal; one host, or a refusal.
+//!
+//! The path that is matched is the path that is forwarded, byte for byte. What a lenient gateway could
+//! read as another path (dot segments, empty segments, encoded slashes, `\`, `;` parameters, broken
+//! escapes) is refused rather than normalised: the quiet failure would be a write matched as a read
+//! (standards H-33; contract section 3.1).
+
+use http::{HeaderMap, Uri, Version, header};
+
+use crate::call::Oddity;
+use crate::call::refusal::Refusal;
+
+/// The longest target that is taken, in bytes (standards H-20o).
+pub const MAX_TARGET: usize = 16 * 1024;
+
+/// Checks a path. `None` is a plain one.
+pub fn oddity(path: &str) -> Option<Oddity> {
+    let bytes = path.as_bytes();
+    if bytes.first() != Some(&b'/') {
+        return Some(Oddity::Other(Refusal::path("no leading slash")));
+    }
+    // The usual path has none of these bytes, and one pass says so.
+    let is_plain = bytes.iter().zip(bytes.iter().skip(1).chain([&b'/'])).all(|(byte, next)| {
+        !matches!(byte, b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f..)
+            && !(*byte == b'/' && matches!(next, b'/' | b'.'))
+    });
+    if is_plain || path == "/" {
+        return None;
+    }
+    let other = |what| Some(Oddity::Other(Refusal::path(what)));
+    let mut has_encoded_slash = false;
+    let mut has_empty_segment = false;
+    let inner = path.strip_prefix('/').unwrap_or_default();
+    let count = inner.split('/').count();
+    for (index, segment) in inner.split('/').enumerate() {
+        let is_last = index.saturating_add(1) == count;
+        if segment.is_empty() && !is_last {
+            has_empty_segment = true;
+        }
+        let Some(decoded) = decode(segment) else {
+            return other("a broken percent-encoding");
+        };
+        for byte in &decoded {
+            match byte {
+                b'/' => has_encoded_slash = true,
+                b'\\' => return other("a backslash"),
+                0 => return other("a NUL"),
+                b';' => return other("a `;` parameter"),
+                1..=0x1f | 0x7f => return other("a control character"),
+                _ => {}
+            }
+        }
+        if segment.bytes().any(|byte| matches!(byte, b'#' | b' ' | 0x80..)) {
+            return other("a character that must be percent-encoded");
+        }
+        if std::str::from_utf8(&decoded).is_err() {
+            return other("a percent-encoding that is not UTF-8");
+        }
+        if decoded.split(|byte| *byte == b'/').any(|part| matches!(part, b"." | b"..")) {
+            return other("a dot segment");
+        }
+    }
+    if has_encoded_slash {
+        return Some(Oddity::EncodedSlash);
+    }
+    has_empty_segment.then_some(Oddity::EmptySegment)
+}
+
+/// Decodes percent-encodings once; `None` for a broken one.
+fn decode(segment: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(segment.len());
+    let mut bytes = segment.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let high = char::from(bytes.next()?).to_digit(16)?;
+        let low = char::from(bytes.next()?).to_digit(16)?;
+        out.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    Some(out)
+}
+
+/// The one authority that the request names (standards H-15).
+///
+/// # Errors
+///
+/// `Host` missing (HTTP/1.1), or not the authority of the target.
+pub fn authority(
+    uri: &Uri,
+    headers: &HeaderMap,
+    version: Version,
+) -> Result<Option<String>, Refusal> {
+    let host = match headers.get(header::HOST) {
+        Some(value) => {
+            let host = value.to_str().map_err(|_| Refusal::Host("not readable"))?.trim();
+            let is_sound = host.parse::<http::uri::Authority>().is_ok_and(|authority| {
+                !host.contains('@') && !authority.host().is_empty()
+            });
+            if !is_sound {
+                return Err(Refusal::Host("not a host"));
+            }
+            Some(host)
+        }
+        None => None,
+    };
+    match (uri.authority(), host) {
+        (Some(authority), _) if authority.as_str().contains('@') => {
+            Err(Refusal::Host("user information in the target"))
+        }
+        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(host) => {
+            Err(Refusal::Host("`Host` differs from the target"))
+        }
+        (Some(authority), _) => Ok(Some(authority.as_str().to_owned())),
+        (None, Some(host)) => Ok(Some(host.to_owned())),
+        (None, None) if version == Version::HTTP_10 => Ok(None),
+        (None, None) => Err(Refusal::Host("it is missing")),
+    }
+}
+
+/// Whether the query asks for another method (standards H-32).
+pub fn overrides_method(query: Option<&str>) -> bool {
+    query.is_some_and(|query| {
+        query.split('&').any(|pair| {
+            let name = pair.split('=').next().unwrap_or_default();
+            name.eq_ignore_ascii_case("_method")
+                || (name.contains('%')
+                    && decode(name).is_some_and(|name| name.eq_ignore_ascii_case(b"_method")))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn verdict(path: &str) -> &'static str {
+        match oddity(path) {
+            None => "plain",
+            Some(Oddity::EncodedSlash) => "encoded slash",
+            Some(Oddity::EmptySegment) => "empty segment",
+            Some(Oddity::Other(_)) => "refused",
+        }
+    }
+
+    #[test]
+    fn c1_c2_c3_h_33_a_path_has_one_reading_or_none() {
+        let cases = [
+            ("/", "plain"),
+            ("/v1/customers/c1", "plain"),
+            ("/v1/customers/", "plain"),
+            ("/a/.well-known/x", "plain"),
+            ("/a/..b", "plain"),
+            ("/v1/%252e%252e/charges", "plain"),
+            ("/a%20b", "plain"),
+            ("/caf%C3%A9", "plain"),
+            ("/keypairs/x:disable", "plain"),
+            ("/public/../v1/customers/c1", "refused"),
+            ("/v1/./customers/c1", "refused"),
+            ("/v1/customers/..", "refused"),
+            ("/api/public/%2e%2e/admin", "refused"),
+            ("/api/public/.%2E/admin", "refused"),
+            ("/a%2f..%2fb", "refused"),
+            ("/v1/charges;x=1", "refused"),
+            ("/v1/charges%3Bx", "refused"),
+            ("/a\\b", "refused"),
+            ("/a%5Cb", "refused"),
+            ("/a%00", "refused"),
+            ("/a%0ab", "refused"),
+            ("/a%", "refused"),
+            ("/a%2", "refused"),
+            ("/a%zz", "refused"),
+            ("/%ff", "refused"),
+            ("/%c0%af", "refused"),
+            ("/\u{e9}", "refused"),
+            ("a", "refused"),
+            ("", "refused"),
+            ("*", "refused"),
+            ("/v1%2Fcharges", "encoded slash"),
+            ("/v1//customers/c1", "empty segment"),
+            ("//a", "empty segment"),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(verdict(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn h_15_one_host_and_it_is_the_targets() {
+        let name = |target: &str, host: Option<&str>, version| {
+            let mut headers = HeaderMap::new();
+            if let Some(host) = host {
+                headers.insert(header::HOST, host.parse().unwrap());
+            }
+            authority(&target.parse().unwrap(), &headers, version).map_err(|r| r.code())
+        };
+        assert_eq!(name("/a", Some("h:1"), Version::HTTP_11), Ok(Some("h:1".to_owned())));
+        assert_eq!(name("http://h:1/a", Some("H:1"), Version::HTTP_11), Ok(Some("h:1".to_owned())));
+        assert_eq!(name("http://h/a", None, Version::HTTP_2), Ok(Some("h".to_owned())));
+        assert_eq!(name("/a", None, Version::HTTP_10), Ok(None));
+        for (target, host) in [
+            ("/a", None),
+            ("http://h/a", Some("g")),
+            ("/a", Some("u@h")),
+            ("/a", Some("a b")),
+            ("/a", Some("")),
+            ("http://u@h/a", Some("h")),
+        ] {
+            assert_eq!(name(target, host, Version::HTTP_11), Err("host"), "{target} {host:?}");
+        }
+    }
+
+    #[test]
+    fn h_32_an_overriding_query_member_is_seen() {
+        assert!(overrides_method(Some("a=1&_method=DELETE")));
+        assert!(overrides_method(Some("_Method=DELETE")));
+        assert!(overrides_method(Some("%5fmethod=DELETE")));
+        assert!(!overrides_method(Some("a=_method")));
+        assert!(!overrides_method(None));
+    }
+
+    proptest! {
+        /// The quick pass and the careful one agree that a path is plain.
+        #[test]
+        fn plain_paths_have_no_second_reading(path in "/[a-z./%;\\\\25eEfF~:@-]{0,16}") {
+            if oddity(&path).is_none() {
+                let decoded = decode(&path).unwrap();
+                let decoded = String::from_utf8(decoded).unwrap();
+                let inner = decoded.strip_prefix('/').unwrap();
+                let segments: Vec<&str> = inner.split('/').collect();
+                for (index, segment) in segments.iter().enumerate() {
+                    prop_assert!(!matches!(*segment, "." | ".."));
+                    prop_assert!(!segment.is_empty() || index + 1 == segments.len());
+                }
+                prop_assert_eq!(decoded.matches('/').count(), path.matches('/').count());
+            }
+        }
+    }
+}

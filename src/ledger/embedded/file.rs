@@ -1,0 +1,258 @@
+//! The file: its lock, its making, the settings of a connection, its version and its identity.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
+
+use crate::ledger::Reason;
+
+use super::writer::Failure;
+use super::{OpenError, Options};
+
+/// Marks a SQLite file as a ledger of ours ("tkbk").
+const APPLICATION_ID: i64 = 0x746b_626b;
+
+/// The schema version that this program reads and writes.
+pub(super) const VERSION: i64 = 1;
+
+/// How long a command waits for another program's lock on the file.
+const BUSY: Duration = Duration::from_millis(500);
+
+/// Page cache in KiB.
+const CACHE_KIB: i64 = 16 * 1024;
+
+/// The log is cut back to this size when it starts anew.
+const LOG_BYTES: i64 = 32 * 1024 * 1024;
+
+/// Files up to this size are checked whole at the start, larger ones at their end.
+const WHOLE_CHECK_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How many of the newest steps are read at the start of a larger file.
+const TAIL: i64 = 1024;
+
+/// Which file it is: device and inode of the database and of its log, and the ledger's own id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    file: (u64, u64),
+    log: (u64, u64),
+    store: [u8; 16],
+}
+
+impl Identity {
+    fn of(path: &Path, store: [u8; 16]) -> Result<Self, Failure> {
+        Ok(Self { file: inode(path)?, log: inode(&beside(path, "-wal"))?, store })
+    }
+
+    /// Whether file and log are still at their paths. Two `stat` calls.
+    pub(super) fn check(&self, path: &Path) -> Result<(), Failure> {
+        let current = Self::of(path, self.store)?;
+        if current == *self {
+            Ok(())
+        } else {
+            Err(Failure::new(Reason::Replaced, "another file is at its path"))
+        }
+    }
+}
+
+/// Makes the folder and takes the lock that admits one writer.
+pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(OpenError::Io)?;
+    }
+    // Purposefully not the database itself: closing any descriptor of that would drop the locks
+    // that SQLite holds on it.
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(beside(path, ".lock"))
+        .map_err(OpenError::Io)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io(error)),
+    }
+}
+
+/// Opens the ledger at its path, and makes it where there is none.
+pub(super) fn open(path: &Path, options: &Options) -> Result<(Connection, Identity), OpenError> {
+    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
+        Ok(file) => drop(file),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(OpenError::Io(error)),
+    }
+    let conn = connect(path)?;
+    let version: i64 = pragma(&conn, "user_version")?;
+    let application: i64 = pragma(&conn, "application_id")?;
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if version == 0 && application == 0 && tables == 0 {
+        make(&conn)?;
+    } else if application != APPLICATION_ID {
+        return Err(OpenError::Foreign);
+    } else if version > VERSION {
+        return Err(OpenError::Newer { found: version, known: VERSION });
+    } else if version < VERSION {
+        return Err(OpenError::Older { found: version, known: VERSION });
+    }
+    settle(&conn, options)?;
+    check(&conn, path)?;
+    let identity = identify(&conn, path)?;
+    Ok((conn, identity))
+}
+
+/// Opens a ledger again that failed while it was in use; it must be the same one.
+pub(super) fn reopen(
+    path: &Path,
+    options: &Options,
+    before: &Identity,
+) -> Result<(Connection, Identity), Failure> {
+    inode(path)?;
+    let conn = connect(path)?;
+    let version: i64 = pragma(&conn, "user_version")?;
+    let application: i64 = pragma(&conn, "application_id")?;
+    if application != APPLICATION_ID || version != VERSION {
+        return Err(Failure::new(Reason::Replaced, "another kind of file is at its path"));
+    }
+    settle(&conn, options)?;
+    let identity = identify(&conn, path)?;
+    if identity.store != before.store {
+        return Err(Failure::new(Reason::Replaced, "another ledger is at its path"));
+    }
+    Ok((conn, identity))
+}
+
+/// Opens the ledger for reading, beside a running writer or without one.
+pub(super) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY)?;
+    let version: i64 = pragma(&conn, "user_version")?;
+    if pragma::<i64>(&conn, "application_id")? != APPLICATION_ID {
+        return Err(OpenError::Foreign);
+    }
+    match version {
+        VERSION => Ok(conn),
+        found if found > VERSION => Err(OpenError::Newer { found, known: VERSION }),
+        found => Err(OpenError::Older { found, known: VERSION }),
+    }
+}
+
+/// A secret that the ledger keeps.
+pub(super) fn secret(conn: &Connection, name: &str) -> rusqlite::Result<[u8; 32]> {
+    conn.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
+}
+
+/// What the ledger takes on its volume, in bytes: pages in use, and the log.
+pub(super) fn used_bytes(conn: &Connection, path: &Path) -> rusqlite::Result<u64> {
+    let pages: u64 = pragma::<i64>(conn, "page_count")?
+        .saturating_sub(pragma(conn, "freelist_count")?)
+        .try_into()
+        .unwrap_or(0);
+    let page_bytes: u64 = pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0);
+    let log = std::fs::metadata(beside(path, "-wal")).map_or(0, |metadata| metadata.len());
+    Ok(pages.saturating_mul(page_bytes).saturating_add(log))
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    // Not created here: a ledger that vanished must not come back empty.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY)?;
+    // Closing would remove the log by its path, which may be another's by then.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    conn.set_prepared_statement_cache_capacity(64);
+    Ok(conn)
+}
+
+fn make(conn: &Connection) -> Result<(), OpenError> {
+    let mut random = [0; 80];
+    getrandom::fill(&mut random).map_err(|_| OpenError::Random)?;
+    let (store, keys) = random.split_at(16);
+    let (sealing, finder) = keys.split_at(32);
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    conn.execute_batch(include_str!("schema.sql"))?;
+    conn.execute(
+        "INSERT INTO meta (name, value) VALUES ('store', ?1), ('sealing_key', ?2), \
+         ('finder_key', ?3), ('indexed_to', 0), ('heartbeat_ms', 0)",
+        (store, sealing, finder),
+    )?;
+    conn.pragma_update(None, "application_id", APPLICATION_ID)?;
+    conn.pragma_update(None, "user_version", VERSION)?;
+    conn.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+fn settle(conn: &Connection, options: &Options) -> rusqlite::Result<()> {
+    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(rusqlite::Error::InvalidParameterName("journal_mode".to_owned()));
+    }
+    // FULL: the log is flushed at every commit. NORMAL would lose begins with the power.
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+    if let Some(cap) = options.size_cap_bytes {
+        let page_bytes: i64 = pragma(conn, "page_size")?;
+        let pages = i64::try_from(cap).unwrap_or(i64::MAX) / page_bytes.max(1);
+        conn.pragma_update(None, "max_page_count", pages.max(1))?;
+    }
+    Ok(())
+}
+
+/// A bounded check: the whole file if it is small, else the newest steps and their entries.
+fn check(conn: &Connection, path: &Path) -> Result<(), OpenError> {
+    let is_small = std::fs::metadata(path).map_err(OpenError::Io)?.len() <= WHOLE_CHECK_BYTES;
+    if is_small {
+        let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        return if verdict == "ok" { Ok(()) } else { Err(OpenError::Damaged(verdict)) };
+    }
+    let strays: i64 = conn.query_row(
+        "SELECT count(*) FROM (SELECT seq, entry FROM history ORDER BY seq DESC LIMIT ?1) h \
+         LEFT JOIN entry e ON e.number = h.entry \
+         WHERE e.number IS NULL OR e.version < h.seq OR length(e.id) <> 16",
+        [TAIL],
+        |row| row.get(0),
+    )?;
+    if strays == 0 {
+        Ok(())
+    } else {
+        Err(OpenError::Damaged(format!("{strays} of the newest steps do not fit their entries")))
+    }
+}
+
+fn identify(conn: &Connection, path: &Path) -> Result<Identity, Failure> {
+    let store: Option<[u8; 16]> = conn
+        .query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))
+        .optional()?;
+    let store = store.ok_or_else(|| Failure::new(Reason::Corrupt, "it has no id"))?;
+    Identity::of(path, store)
+}
+
+fn pragma<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> rusqlite::Result<T> {
+    conn.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0))
+}
+
+fn inode(path: &Path) -> Result<(u64, u64), Failure> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Failure::new(Reason::Removed, "no file is at its path"))
+        }
+        Err(error) => Err(Failure::new(Reason::Io, &error.to_string())),
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,229 @@
+//! How values stand in the tables: reading rows back, and the words and blobs in them.
+
+use rusqlite::types::{FromSqlError, Type};
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use crate::contract::class::{Class, Disposition, Kind, Verdict};
+use crate::contract::key::{Digest, EntryId, Key, OperationId};
+use crate::ledger::entry::{Cause, State};
+use crate::ledger::{Answer, Filter, FinishRecord, Principal, Prior, Record, Step};
+
+/// The columns of [`Prior`], in the order of [`prior`].
+macro_rules! prior_columns {
+    () => {
+        "e.id, e.version, e.state, e.cause, e.operation, e.digest, e.staged, e.key, e.ledger_id, \
+         e.attempt, e.began_ms, e.finished_ms, e.delivered, e.answered, e.kept, e.lookup, \
+         e.principal, e.weak"
+    };
+}
+pub(super) use prior_columns;
+
+/// The columns of [`Record`], in the order of [`record`], and where they come from.
+macro_rules! record_query {
+    ($rest:literal) => {
+        concat!(
+            "SELECT ",
+            prior_columns!(),
+            ", e.attempted_ms, e.class, e.kind, e.transport, e.target, e.task, e.staged_for, \
+             e.key_sent, e.repeats, e.mark, e.fingerprint, e.policy_revision, f.attempt, \
+             f.disposition, f.verdict, f.upstream_status, f.upstream_id, f.undo, f.compensate, \
+             f.deadline_ms, f.undo_unavailable \
+             FROM entry e LEFT JOIN finish f ON f.entry = e.number ",
+            $rest
+        )
+    };
+}
+
+/// Reads the columns of [`prior_columns`].
+pub(super) fn prior(row: &Row<'_>) -> rusqlite::Result<Prior> {
+    let entry = EntryId::from_bytes(row.get(0)?);
+    let state = state(row, 2)?;
+    let is_begun = state == State::Begun;
+    let key = optional(row, 7, |text: String| Key::from_text(&text).ok())?;
+    let ledger_id = optional(row, 8, |text: String| Key::from_text(&text).ok())?;
+    Ok(Prior {
+        entry,
+        version: row.get(1)?,
+        state,
+        cause: if is_begun { None } else { cause(row, 3)? },
+        operation: required(row, 4, |text: String| OperationId::new(&text))?,
+        digest: Digest(row.get(5)?),
+        staged: row.get(6)?,
+        ledger_id: ledger_id.or(key.clone()).unwrap_or_else(|| Key::from_entry(entry)),
+        key,
+        attempt: row.get(9)?,
+        began_ms: row.get(10)?,
+        finished_ms: if is_begun { None } else { Some(row.get(11)?) },
+        delivered: row.get(12)?,
+        answered: row.get(13)?,
+        is_answer_kept: !is_begun && row.get(14)?,
+        lookup: row.get(15)?,
+        principal: Principal { id: row.get(16)?, weak: row.get(17)? },
+    })
+}
+
+/// Reads the columns of [`record_query`].
+pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+    let finish = match row.get::<_, Option<u32>>(30)? {
+        None => None,
+        Some(attempt) => Some(FinishRecord {
+            attempt,
+            disposition: required(row, 31, |text: String| Disposition::from_name(&text))?,
+            verdict: optional(row, 32, |text: String| Verdict::from_name(&text))?,
+            upstream_status: row.get(33)?,
+            upstream_id: row.get(34)?,
+            undo: row.get(35)?,
+            compensate: row.get(36)?,
+            deadline_ms: row.get(37)?,
+            undo_unavailable: row.get(38)?,
+        }),
+    };
+    Ok(Record {
+        prior: prior(row)?,
+        attempted_ms: row.get(18)?,
+        class: required(row, 19, |text: String| Class::from_name(&text))?,
+        kind: required(row, 20, |text: String| Kind::from_name(&text))?,
+        transport: row.get(21)?,
+        target: row.get(22)?,
+        task: row.get(23)?,
+        staged_for: optional(row, 24, |text: String| OperationId::new(&text))?,
+        key_sent: row.get(25)?,
+        repeats: row.get::<_, Option<[u8; 16]>>(26)?.map(EntryId::from_bytes),
+        mark: Digest(row.get(27)?),
+        fingerprint: Digest(row.get(28)?),
+        policy_revision: Digest(row.get(29)?),
+        finish,
+    })
+}
+
+/// One entry, by its id.
+pub(super) fn record_of(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<Record>> {
+    conn.prepare_cached(record_query!("WHERE e.id = ?1"))?
+        .query_row([entry.as_bytes().as_slice()], record)
+        .optional()
+}
+
+/// The unknown entries, oldest first.
+pub(super) fn unknowns(conn: &Connection, limit: usize) -> rusqlite::Result<Vec<Record>> {
+    conn.prepare_cached(record_query!("WHERE e.state = 4 ORDER BY e.number LIMIT ?1"))?
+        .query_map([limit_of(limit)], record)?
+        .collect()
+}
+
+/// The entries that a filter takes, newest first.
+pub(super) fn list(conn: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Record>> {
+    let before: i64 = match filter.before {
+        None => i64::MAX,
+        Some(entry) => conn
+            .prepare_cached("SELECT number FROM entry WHERE id = ?1")?
+            .query_row([entry.as_bytes().as_slice()], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0),
+    };
+    let state = filter.state.map(State::code);
+    let operation = filter.operation.as_ref().map(OperationId::as_str);
+    conn.prepare_cached(record_query!(
+        "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
+         AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
+    ))?
+    .query_map((before, state, operation, limit_of(filter.limit)), record)?
+    .collect()
+}
+
+/// The steps that lead to the step `newest`, oldest first.
+pub(super) fn history(conn: &Connection, newest: i64) -> rusqlite::Result<Vec<Step>> {
+    // Each step names the one before, so no index on the entry is needed.
+    conn.prepare_cached(
+        "WITH RECURSIVE step(seq) AS (VALUES(?1) UNION ALL \
+         SELECT h.previous FROM history h JOIN step USING (seq) WHERE h.previous IS NOT NULL) \
+         SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why \
+         FROM step JOIN history h USING (seq) ORDER BY h.seq",
+    )?
+    .query_map([newest], |row| {
+        Ok(Step {
+            seq: row.get(0)?,
+            at_ms: row.get(1)?,
+            from: optional(row, 2, State::from_code)?,
+            to: state(row, 3)?,
+            attempt: row.get(4)?,
+            cause: cause(row, 5)?,
+            who: row.get(6)?,
+            why: row.get(7)?,
+        })
+    })?
+    .collect()
+}
+
+/// The kept answer of an entry.
+pub(super) fn answer(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<Answer>> {
+    conn.prepare_cached(
+        "SELECT f.status, f.headers, f.body FROM entry e JOIN finish f ON f.entry = e.number \
+         WHERE e.id = ?1 AND e.kept = 1",
+    )?
+    .query_row([entry.as_bytes().as_slice()], |row| {
+        Ok(Answer { status: row.get(0)?, headers: headers(row, 1)?, body: row.get(2)? })
+    })
+    .optional()
+}
+
+/// Headers as they stand in `finish.headers`: name, NUL, value, NUL; neither can hold a NUL.
+pub(super) fn headers_blob(headers: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut blob = Vec::new();
+    for (name, value) in headers {
+        blob.extend_from_slice(name.as_bytes());
+        blob.push(0);
+        blob.extend_from_slice(value);
+        blob.push(0);
+    }
+    blob
+}
+
+fn headers(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<(String, Vec<u8>)>> {
+    let blob: Vec<u8> = row.get(column)?;
+    let mut parts = blob.split(|byte| *byte == 0);
+    let mut headers = Vec::new();
+    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+        let name = String::from_utf8(name.to_vec()).map_err(|_| damaged(column))?;
+        headers.push((name, value.to_vec()));
+    }
+    Ok(headers)
+}
+
+/// The state in a column.
+pub(super) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
+    required(row, column, State::from_code)
+}
+
+/// The cause in a column.
+pub(super) fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Cause>> {
+    optional(row, column, |text: String| Cause::from_name(&text))
+}
+
+fn required<S: rusqlite::types::FromSql, T>(
+    row: &Row<'_>,
+    column: usize,
+    read: impl FnOnce(S) -> Option<T>,
+) -> rusqlite::Result<T> {
+    read(row.get(column)?).ok_or_else(|| damaged(column))
+}
+
+fn optional<S: rusqlite::types::FromSql, T>(
+    row: &Row<'_>,
+    column: usize,
+    read: impl FnOnce(S) -> Option<T>,
+) -> rusqlite::Result<Option<T>> {
+    match row.get::<_, Option<S>>(column)? {
+        None => Ok(None),
+        Some(stored) => read(stored).map(Some).ok_or_else(|| damaged(column)),
+    }
+}
+
+/// A value that this program never writes.
+fn damaged(column: usize) -> rusqlite::Error {
+    let source = Box::new(FromSqlError::InvalidType);
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, source)
+}
+
+fn limit_of(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

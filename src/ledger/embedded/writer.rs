@@ -1,0 +1,654 @@
+//! The one thread that writes: takes commands in order, many to a commit.
+//!
+//! A batch is a transaction. It opens with the first write, takes what is queued, up to [`BATCH`]
+//! commands, and is committed as soon as the queue is empty and somebody waits for it. Finishes and
+//! deliveries alone do not make it commit: they wait up to [`LAZY`] for a begin to ride with. Reads
+//! are answered at once, out of the open transaction, so that they see what was queued before them.
+//!
+//! If one command fails in SQL, the batch is rolled back and its commands run one by one. If the
+//! store fails, everybody who waits is told so, finishes go to a backlog, and the file is opened
+//! again and tried from time to time. A begin that was told so may have reached the disk all the
+//! same: its withdrawal is the first thing written when the store is back.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use rusqlite::ErrorCode;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::contract::key::EntryId;
+use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
+
+use super::file::{self, Identity};
+use super::store::{Done, Settle, Store};
+use super::{Options, Pending, Shared};
+
+/// Commands in one commit: enough that the flush costs little for each, few enough that a commit
+/// stays short.
+const BATCH: usize = 256;
+
+/// How long finishes wait for a begin to ride with.
+const LAZY: Duration = Duration::from_millis(4);
+
+/// Between two attempts to get a failed store back: from the first, doubling, to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Pages that may be written before the log is copied into the file: a bound on the log's size and
+/// on how long one copy takes.
+const CHECKPOINT: usize = 4096;
+
+/// What a write is guessed to add to the log, in pages.
+const PAGES: usize = 2;
+
+/// How long nothing must come before what is left of the log is copied.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The part of the size limit that is kept for finishes, in percent.
+const RESERVE_PERCENT: u64 = 15;
+
+/// Commits between two looks at the file's size.
+const SIZE_CHECK: u64 = 64;
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
+
+/// What the writer is asked.
+#[derive(Debug)]
+pub(super) enum Command {
+    Answer(EntryId, Reply<Option<Stored>>, OwnedSemaphorePermit),
+    Close(oneshot::Sender<()>),
+    Look(Box<Look>, Reply<Priors>, OwnedSemaphorePermit),
+    Write(Write, Option<OwnedSemaphorePermit>),
+}
+
+/// What is written, and who waits for it.
+#[derive(Debug)]
+pub(super) enum Write {
+    Begin(Box<Begin>, Reply<Receipt>, Sender<Command>),
+    Delivered { entry: EntryId, _place: Pending },
+    Finish(Box<Finish>, Option<Reply<()>>, Pending),
+    Heartbeat(i64, Reply<()>),
+    Settle(Box<Settle>, Reply<Settled>),
+    Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
+}
+
+/// A begin's answer on its way. If nobody takes it, its attempt is withdrawn.
+#[derive(Debug)]
+pub(super) struct Receipt {
+    begun: Option<Begun>,
+    entry: EntryId,
+    now_ms: i64,
+    home: Sender<Command>,
+}
+
+impl Receipt {
+    /// The answer; from here its attempt is the caller's.
+    pub(super) fn take(mut self) -> Option<Begun> {
+        self.begun.take()
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        if let Some(Begun::Started { attempt }) = self.begun {
+            let withdraw = Write::Withdraw { entry: self.entry, attempt, now_ms: self.now_ms };
+            // A ledger that is closed makes the entry unknown at its next start.
+            drop(self.home.send(Command::Write(withdraw, None)));
+        }
+    }
+}
+
+/// A failure of the store, not of one command.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) reason: Reason,
+    pub(super) detail: String,
+}
+
+impl Failure {
+    pub(super) fn new(reason: Reason, detail: &str) -> Self {
+        Self { reason, detail: detail.to_owned() }
+    }
+
+    /// Tells a failure of the store from a failure of one command.
+    pub(super) fn of(error: &rusqlite::Error) -> Option<Self> {
+        let reason = match error {
+            rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+                ErrorCode::DiskFull => Reason::Full,
+                ErrorCode::SystemIoFailure | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
+                    Reason::Io
+                }
+                ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Reason::Locked,
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Reason::Corrupt,
+                ErrorCode::OutOfMemory => Reason::Failed,
+                _ => return None,
+            },
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnType(..) => Reason::Corrupt,
+            _ => return None,
+        };
+        Some(Self { reason, detail: error.to_string() })
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::of(&error).unwrap_or_else(|| Self::new(Reason::Failed, &error.to_string()))
+    }
+}
+
+/// The thread's state.
+pub(super) struct Writer {
+    pub(super) path: PathBuf,
+    pub(super) options: Options,
+    pub(super) shared: Arc<Shared>,
+    pub(super) commands: Receiver<Command>,
+    /// `None` while the store is down.
+    pub(super) store: Option<Store>,
+    pub(super) identity: Identity,
+    /// The newest step that is on disk: a file that lacks it is not this ledger.
+    pub(super) durable_seq: i64,
+    /// Held until the thread ends.
+    pub(super) lock: File,
+    pub(super) batch: Batch,
+    /// Finishes and withdrawals for when the store is back.
+    pub(super) backlog: VecDeque<Write>,
+    pub(super) retry: Retry,
+    /// Pages since the log was last copied.
+    pub(super) dirt: usize,
+    pub(super) commits: u64,
+}
+
+/// When to try a failed store again.
+#[derive(Debug)]
+pub(super) struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Retry {
+    pub(super) fn new() -> Self {
+        Self { at: now(), pause: RETRY.0 }
+    }
+
+    fn again(&mut self) {
+        self.at = now() + self.pause;
+        self.pause = (self.pause * 2).min(RETRY.1);
+    }
+}
+
+/// The open transaction's commands, and when they must be committed at the latest.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    writes: Vec<(Write, Done)>,
+    is_urgent: bool,
+    /// Whether each command has its own transaction.
+    is_single: bool,
+    due: Option<Instant>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.set_down(Some(Reason::Closed));
+    }
+}
+
+impl Writer {
+    /// Runs until the ledger is closed or its last handle is gone.
+    pub(super) fn run(mut self) {
+        self.check_size();
+        loop {
+            let wait = match self.batch.due {
+                Some(due) => due.saturating_duration_since(now()),
+                None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
+                None if self.dirt > 0 => IDLE,
+                None => Duration::MAX,
+            };
+            let next = if wait == Duration::MAX {
+                self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                self.commands.recv_timeout(wait)
+            };
+            match next {
+                Ok(command) => {
+                    if let Some(closed) = self.take_queued(command) {
+                        self.end();
+                        tell(closed, ());
+                        return;
+                    }
+                    let is_due = self.batch.due.is_some_and(|due| due <= now());
+                    let is_full = self.batch.writes.len() >= BATCH;
+                    // An empty batch may have opened a transaction for a begin that wrote nothing.
+                    let is_empty = self.batch.writes.is_empty();
+                    if self.batch.is_urgent || is_full || is_due || is_empty {
+                        self.commit();
+                    }
+                    if self.store.is_none() && self.retry.at <= now() {
+                        self.revive();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
+                Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
+                Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
+                Err(RecvTimeoutError::Disconnected) => return self.end(),
+            }
+        }
+    }
+
+    /// Takes a command and those behind it. Returns who asked to close.
+    fn take_queued(&mut self, first: Command) -> Option<oneshot::Sender<()>> {
+        let mut next = Some(first);
+        for _ in 0..BATCH {
+            match next.take().or_else(|| self.commands.try_recv().ok())? {
+                Command::Answer(entry, reply, permit) => {
+                    drop(permit);
+                    let answer = self.read(|store| store.answer(entry));
+                    tell(reply, answer);
+                }
+                Command::Close(closed) => return Some(closed),
+                Command::Look(look, reply, permit) => {
+                    drop(permit);
+                    let priors = self.read(|store| store.look(&look));
+                    tell(reply, priors);
+                }
+                Command::Write(write, permit) => {
+                    drop(permit);
+                    self.take(write);
+                    if self.batch.writes.len() >= BATCH {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn read<T>(
+        &mut self,
+        read: impl FnOnce(&Store) -> rusqlite::Result<T>,
+    ) -> Result<T, LedgerError> {
+        let Some(store) = &self.store else {
+            return Err(self.unavailable());
+        };
+        read(store).map_err(|error| {
+            let failure = Failure::from(error);
+            let reason = failure.reason;
+            self.fail(failure);
+            LedgerError::Unavailable(reason)
+        })
+    }
+
+    /// Runs one write in the batch's transaction.
+    fn take(&mut self, write: Write) {
+        if let Write::Begin(_, reply, _) = &write {
+            if reply.is_closed() {
+                return;
+            }
+            if self.store.is_some() && self.shared.is_reserved() {
+                refuse(write, LedgerError::Unavailable(Reason::Full));
+                return;
+            }
+        }
+        if self.store.is_none() {
+            if let Write::Heartbeat(now_ms, _) = &write {
+                self.shared.note_time(*now_ms);
+                self.revive();
+            }
+            if self.store.is_none() {
+                let error = self.unavailable();
+                self.put_off(write, error);
+                return;
+            }
+        }
+        match self.run_one(&write) {
+            Ok(done) if is_empty(&done) => acknowledge(write, done, &self.shared),
+            Ok(done) => {
+                self.batch.is_urgent |= is_urgent(&write);
+                self.dirt += pages(&write);
+                self.batch.writes.push((write, done));
+                if self.batch.due.is_none() {
+                    self.batch.due = Some(now() + LAZY);
+                }
+            }
+            Err(error) => match Failure::of(&error) {
+                Some(failure) => {
+                    self.batch.writes.push((write, Done::Written));
+                    self.fail(failure);
+                }
+                None if self.batch.is_single => {
+                    tracing::error!(%error, "a ledger command failed");
+                    if let Err(error) = self.roll_back() {
+                        self.batch.writes.push((write, Done::Written));
+                        self.fail(error.into());
+                    } else {
+                        self.shared.count_refused();
+                        refuse(write, LedgerError::Refused);
+                    }
+                }
+                None => self.take_singly(write),
+            },
+        }
+    }
+
+    /// Rolls the batch back and runs its commands and `last` each in its own transaction, so that
+    /// the one that is at fault fails alone.
+    fn take_singly(&mut self, last: Write) {
+        let rolled_back = self.roll_back();
+        let mut writes: Vec<Write> =
+            std::mem::take(&mut self.batch).writes.into_iter().map(|(write, _)| write).collect();
+        writes.push(last);
+        if let Err(error) = rolled_back {
+            self.batch.writes = writes.into_iter().map(|write| (write, Done::Written)).collect();
+            self.fail(error.into());
+            return;
+        }
+        for write in writes {
+            self.batch.is_single = true;
+            self.take(write);
+            self.commit();
+        }
+        self.batch = Batch::default();
+    }
+
+    fn run_one(&mut self, write: &Write) -> rusqlite::Result<Done> {
+        let Some(store) = &mut self.store else {
+            return Ok(Done::Refused);
+        };
+        if store.conn().is_autocommit() {
+            store.conn().prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        }
+        match write {
+            Write::Begin(begin, ..) => {
+                self.shared.note_time(begin.now_ms);
+                store.begin(begin)
+            }
+            Write::Delivered { entry, .. } => store.delivered(*entry),
+            Write::Finish(finish, ..) => store.finish(finish),
+            Write::Heartbeat(now_ms, _) => {
+                self.shared.note_time(*now_ms);
+                store.heartbeat(*now_ms)
+            }
+            Write::Settle(settle, _) => store.settle(settle),
+            Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
+        }
+    }
+
+    /// Commits the batch and tells everybody who waits.
+    fn commit(&mut self) {
+        if self.batch.writes.is_empty() {
+            self.close_transaction();
+            self.batch = Batch::default();
+            return;
+        }
+        if let Err(failure) = self.try_commit() {
+            self.fail(failure);
+            return;
+        }
+        self.commits += 1;
+        self.shared.set_commits(self.commits);
+        for (write, done) in std::mem::take(&mut self.batch).writes {
+            acknowledge(write, done, &self.shared);
+        }
+        self.shared.set_down(None);
+        if self.commits.is_multiple_of(SIZE_CHECK) {
+            self.check_size();
+        }
+        if self.dirt >= CHECKPOINT {
+            self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)");
+        }
+    }
+
+    fn try_commit(&mut self) -> Result<(), Failure> {
+        let Some(store) = &mut self.store else {
+            return Err(Failure::new(Reason::Failed, "no store"));
+        };
+        store.merge()?;
+        #[cfg(test)]
+        self.shared.faults.before_commit()?;
+        store.conn().prepare_cached("COMMIT")?.execute([])?;
+        #[cfg(test)]
+        self.shared.faults.after_commit()?;
+        // After the commit: what was written to a file that is no longer at its path is not kept.
+        self.identity.check(&self.path)?;
+        self.durable_seq = store.newest_seq();
+        Ok(())
+    }
+
+    /// Ends a transaction in which nothing was written.
+    fn close_transaction(&mut self) {
+        let Some(store) = &self.store else { return };
+        if !store.conn().is_autocommit()
+            && let Err(error) = store.conn().execute_batch("COMMIT")
+        {
+            self.fail(error.into());
+        }
+    }
+
+    fn roll_back(&mut self) -> rusqlite::Result<()> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if !store.conn().is_autocommit() {
+            store.conn().execute_batch("ROLLBACK")?;
+        }
+        store.reload()
+    }
+
+    /// The store is down: tells everybody who waits, keeps what can wait.
+    fn fail(&mut self, failure: Failure) {
+        tracing::error!(
+            reason = failure.reason.as_str(),
+            detail = failure.detail,
+            "the ledger takes no writes"
+        );
+        if let Some(store) = self.store.take()
+            && !store.conn().is_autocommit()
+            && let Err(error) = store.conn().execute_batch("ROLLBACK")
+        {
+            // The connection is dropped here, which rolls back as well.
+            tracing::debug!(%error, "a roll-back failed");
+        }
+        self.shared.set_down(Some(failure.reason));
+        for (write, done) in std::mem::take(&mut self.batch).writes {
+            if let (Write::Begin(begin, ..), Done::Begun(Begun::Started { attempt })) =
+                (&write, &done)
+            {
+                self.backlog.push_back(Write::Withdraw {
+                    entry: begin.subject(),
+                    attempt: *attempt,
+                    now_ms: begin.now_ms,
+                });
+            }
+            self.put_off(write, LedgerError::Unavailable(failure.reason));
+        }
+        self.retry = Retry::new();
+        self.retry.again();
+    }
+
+    /// Answers a write that cannot be done now, and keeps what is owed.
+    fn put_off(&mut self, write: Write, error: LedgerError) {
+        match write {
+            Write::Delivered { .. } | Write::Withdraw { .. } => self.backlog.push_back(write),
+            Write::Finish(finish, reply, pending) => {
+                if let Some(reply) = reply {
+                    tell(reply, Err(error));
+                }
+                self.backlog.push_back(Write::Finish(finish, None, pending));
+            }
+            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => refuse(write, error),
+        }
+    }
+
+    /// Tries to get the store back, and writes the backlog.
+    fn revive(&mut self) {
+        match self.try_revive() {
+            Ok(store) => {
+                tracing::info!(backlog = self.backlog.len(), "the ledger takes writes again");
+                self.dirt += PAGES;
+                self.store = Some(store);
+                self.shared.set_down(None);
+                self.check_size();
+                for write in std::mem::take(&mut self.backlog) {
+                    self.take(write);
+                    if self.batch.writes.len() >= BATCH {
+                        self.commit();
+                    }
+                }
+                self.commit();
+            }
+            Err(failure) => {
+                tracing::debug!(
+                    reason = failure.reason.as_str(),
+                    detail = failure.detail,
+                    "the ledger is still down"
+                );
+                self.shared.set_down(Some(failure.reason));
+                self.retry.again();
+            }
+        }
+    }
+
+    /// Opens the file again, makes sure that it is this ledger and not an older copy, and proves
+    /// with a row on disk that it takes writes.
+    fn try_revive(&mut self) -> Result<Store, Failure> {
+        let (conn, identity) = file::reopen(&self.path, &self.options, &self.identity)?;
+        let mut store = Store::new(conn)?;
+        if store.newest_seq() < self.durable_seq {
+            return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
+        }
+        store.conn().execute_batch("BEGIN IMMEDIATE")?;
+        store.heartbeat(self.shared.time())?;
+        #[cfg(test)]
+        self.shared.faults.before_commit()?;
+        store.conn().execute_batch("COMMIT")?;
+        identity.check(&self.path)?;
+        self.identity = identity;
+        Ok(store)
+    }
+
+    /// Copies the log into the file as far as readers allow. What fails is tried again later; the
+    /// log itself keeps what was committed.
+    fn checkpoint(&mut self, pragma: &str) {
+        self.dirt = 0;
+        let Some(store) = &self.store else { return };
+        if let Err(error) = store.conn().query_row(pragma, [], |_| Ok(())) {
+            tracing::warn!(%error, "copying the ledger's log failed");
+        }
+    }
+
+    /// Compares what the file takes with its limit: begins are refused before finishes are.
+    fn check_size(&mut self) {
+        let (Some(cap), Some(store)) = (self.options.size_cap_bytes, &self.store) else { return };
+        match file::used_bytes(store.conn(), &self.path) {
+            Ok(used) => self.shared.set_reserved(used >= cap - cap / 100 * RESERVE_PERCENT),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Writes what is queued and lets the file go.
+    fn end(&mut self) {
+        self.commit();
+        self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+        self.store = None;
+        self.shared.set_down(Some(Reason::Closed));
+        if let Err(error) = self.lock.unlock() {
+            tracing::debug!(%error, "the lock went with its file");
+        }
+    }
+
+    fn unavailable(&self) -> LedgerError {
+        LedgerError::Unavailable(self.shared.health().down.unwrap_or(Reason::Failed))
+    }
+}
+
+/// Tells whoever waits for a write what became of it.
+fn acknowledge(write: Write, done: Done, shared: &Shared) {
+    let error = match done {
+        Done::NotFound => Some(LedgerError::NotFound),
+        Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
+        Done::Refused => Some(LedgerError::Refused),
+        Done::Begun(_) | Done::Written | Done::Settled(_) => None,
+    };
+    if let Some(error) = error {
+        if let Write::Finish(finish, ..) = &write {
+            tracing::error!(entry = %finish.entry, %error, "a finish was not written");
+            shared.count_refused();
+        }
+        refuse(write, error);
+        return;
+    }
+    match (write, done) {
+        (Write::Begin(begin, reply, home), Done::Begun(begun)) => {
+            let entry = begin.subject();
+            let receipt = Receipt { begun: Some(begun), entry, now_ms: begin.now_ms, home };
+            tell(reply, Ok(receipt));
+        }
+        (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
+            tell(reply, Ok(()));
+        }
+        (Write::Settle(_, reply), Done::Settled(settled)) => tell(reply, Ok(settled)),
+        _ => {}
+    }
+}
+
+/// Tells whoever waits for a write that it was not done.
+fn refuse(write: Write, error: LedgerError) {
+    match write {
+        Write::Begin(_, reply, _) => tell(reply, Err(error)),
+        Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
+            tell(reply, Err(error));
+        }
+        Write::Settle(_, reply) => tell(reply, Err(error)),
+        Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
+    }
+}
+
+/// Answers whoever waits. One who has gone gave up waiting; a receipt that finds nobody withdraws
+/// its attempt.
+fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
+    if reply.send(answer).is_err() {
+        tracing::trace!("nobody waits for this answer of the ledger");
+    }
+}
+
+/// Whether nothing was written, so that nobody need wait for the commit.
+fn is_empty(done: &Done) -> bool {
+    match done {
+        Done::Begun(Begun::Changed(_) | Begun::Spent)
+        | Done::NotFound
+        | Done::NotUnknown(_)
+        | Done::Refused => true,
+        Done::Begun(Begun::Started { .. }) | Done::Written | Done::Settled(_) => false,
+    }
+}
+
+/// Whether somebody waits for the commit.
+fn is_urgent(write: &Write) -> bool {
+    match write {
+        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => true,
+        Write::Finish(_, reply, _) => reply.is_some(),
+        Write::Delivered { .. } | Write::Withdraw { .. } => false,
+    }
+}
+
+/// What a write adds to the log, in pages; a guess.
+fn pages(write: &Write) -> usize {
+    match write {
+        Write::Finish(finish, ..) => {
+            PAGES + finish.answer.as_ref().map_or(0, |answer| answer.body.len() / 4096)
+        }
+        Write::Begin(..)
+        | Write::Delivered { .. }
+        | Write::Heartbeat(..)
+        | Write::Settle(..)
+        | Write::Withdraw { .. } => PAGES,
+    }
+}
+
+/// For this thread's own waits only; the times that are recorded come with the commands.
+#[expect(clippy::disallowed_methods, reason = "measures waits of a thread without a runtime")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,372 @@
+//! What an upstream answered to a `tools/call`, and what became of the effect.
+//!
+//! Not every result is a result: a tool's error, a JSON-RPC error, `input_required`, a task handle
+//! and an HTTP error of a gateway in front are different dispositions. The JSON-RPC body is read
+//! first and the HTTP status second, since SDKs differ in the status that they give one error
+//! (standards MCP-23).
+//!
+//! An answer is changed in one place, `_meta.effect` (or `error.data.effect`), by splicing; every
+//! other byte stays. An answer that cannot be read goes to the agent as it came, and so does
+//! whatever it claims under that name; the caller then has a reason to report elsewhere.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::contract::class::{Disposition, IsError, ResponseSource, words};
+use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
+
+use super::jsonrpc::{Id, code};
+
+/// Statuses that say that the call never reached a tool, unless a result came with them.
+const REFUSING: &[u16] = &[401, 403, 404, 405, 406, 413, 415, 421, 431];
+
+/// Codes that say the same of a request that was answered with 400.
+const REFUSING_CODES: &[i64] = &[
+    code::HEADER_MISMATCH,
+    code::INVALID_REQUEST,
+    code::MISSING_CAPABILITY,
+    code::PARSE_ERROR,
+    code::UNSUPPORTED_VERSION,
+];
+
+/// What an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A JSON-RPC error, under our id or, as servers do that could not read it, under none.
+    Error {
+        /// `None` if it is no 64-bit integer.
+        code: Option<i64>,
+    },
+    /// The upstream asks the client for more before it answers (2026-07-28).
+    InputRequired,
+    /// What the tool gave.
+    Result {
+        /// The upstream put a report of its own into `_meta.effect`.
+        has_effect: bool,
+        /// The tool says that it failed.
+        is_error: bool,
+    },
+    /// A handle of a task that gives the result later, in the form of either era.
+    Task,
+    /// No answer that can be understood, and why.
+    Unreadable(&'static str),
+    /// A response to some other id (case D2).
+    WrongId {
+        /// The code, if it is an error.
+        code: Option<i64>,
+        /// It is a result.
+        is_result: bool,
+    },
+}
+
+words! {
+    /// What decided a disposition.
+    Cause {
+        /// A result without `isError`.
+        Complete = "complete",
+        /// The code of a JSON-RPC error.
+        ErrorCode = "error_code",
+        /// The HTTP status.
+        HttpStatus = "http_status",
+        /// `input_required`.
+        InputRequired = "input_required",
+        /// A result with `isError`.
+        IsError = "is_error",
+        /// A task handle.
+        Task = "task",
+        /// No answer that can be understood.
+        Unreadable = "unreadable",
+        /// -32042.
+        UrlElicitation = "url_elicitation",
+        /// A response to some other id.
+        WrongId = "wrong_id",
+    }
+}
+
+/// What an answer means for the effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The call is over.
+    Final(Disposition),
+    /// The answer is yet to come.
+    Waiting(Waiting),
+}
+
+/// What an open call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The client's retry with its input. Part of the work may be done already.
+    Input,
+    /// The end of the task. The upstream has accepted the call.
+    Task,
+    /// The client's retry after a person has visited a page. Nothing was executed.
+    UrlElicitation,
+}
+
+/// The evidence that an operation's selectors and paths read as the response.
+#[derive(Clone, Debug)]
+pub enum Evidence<'a> {
+    /// `structuredContent`.
+    Structured(Value<'a>),
+    /// The JSON in the first text block.
+    Text(Doc),
+}
+
+impl Evidence<'_> {
+    /// The value.
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Self::Structured(value) => *value,
+            Self::Text(doc) => doc.root(),
+        }
+    }
+}
+
+/// An answer with the report in it.
+#[derive(Clone, Debug)]
+pub struct Spliced {
+    /// The body, or the data of the event.
+    pub body: Bytes,
+    /// Why the report is not in it; the body is then as it came.
+    pub unplaced: Option<&'static str>,
+}
+
+/// An answer that was read.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    status: u16,
+    body: Bytes,
+    doc: Option<Doc>,
+    kind: Kind,
+}
+
+impl Answer {
+    /// Reads a JSON answer to the request with this id. Never fails: what cannot be read is
+    /// [`Kind::Unreadable`].
+    pub fn read(status: u16, body: Bytes, id: &Id) -> Self {
+        match Doc::parse(body.clone()) {
+            Ok(doc) => {
+                let kind = kind_of(doc.root(), id);
+                Self { status, body, doc: Some(doc), kind }
+            }
+            Err(_) => Self::unread(status, body, "the answer is not JSON that can be read"),
+        }
+    }
+
+    /// Reads the data of an event, if it is the response to the request with this id; `None` for
+    /// notifications, requests, other responses, and what cannot be read.
+    pub fn from_event(data: &Bytes, id: &Id) -> Option<Self> {
+        let doc = Doc::parse(data.clone()).ok()?;
+        let root = doc.root();
+        let has_outcome = root.get("result").is_some() || root.get("error").is_some();
+        let is_ours = root.get("id").is_some_and(|value| id.is(value));
+        if !is_ours || !has_outcome || root.get("method").is_some() {
+            return None;
+        }
+        let kind = kind_of(root, id);
+        Some(Self { status: 200, body: data.clone(), doc: Some(doc), kind })
+    }
+
+    /// An answer that is not looked into: not JSON, encoded, cut short or over the limit.
+    pub fn unread(status: u16, body: Bytes, reason: &'static str) -> Self {
+        Self { status, body, doc: None, kind: Kind::Unreadable(reason) }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The HTTP status that it came with; 200 for an event.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The body, or the event's data, as it came.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// What became of the effect, by table MCP-23, and what decided it.
+    ///
+    /// `is_error` is how a result with `isError: true` counts for this operation.
+    pub fn settle(&self, is_error: IsError) -> (Settled, Cause) {
+        let accepted = Settled::Final(Disposition::Accepted);
+        let rejected = Settled::Final(Disposition::DefinitelyRejected);
+        let ambiguous = Settled::Final(Disposition::Ambiguous);
+        match self.kind {
+            Kind::Result { is_error: false, .. } => (accepted, Cause::Complete),
+            Kind::Result { is_error: true, .. } => match is_error {
+                IsError::Ambiguous => (ambiguous, Cause::IsError),
+                IsError::Rejected => (rejected, Cause::IsError),
+            },
+            Kind::InputRequired => (Settled::Waiting(Waiting::Input), Cause::InputRequired),
+            Kind::Task => (Settled::Waiting(Waiting::Task), Cause::Task),
+            Kind::Error { code: Some(code::URL_ELICITATION) } => {
+                (Settled::Waiting(Waiting::UrlElicitation), Cause::UrlElicitation)
+            }
+            Kind::Error { code: Some(code::INVALID_PARAMS) } => (rejected, Cause::ErrorCode),
+            Kind::Error { code } => self.settle_error(code, Cause::ErrorCode),
+            Kind::Unreadable(_) => self.settle_error(None, Cause::Unreadable),
+            Kind::WrongId { is_result: true, .. } => (ambiguous, Cause::WrongId),
+            // Servers that refuse a request before they read it answer under an id of their own;
+            // the status then says that it is this request which they refused.
+            Kind::WrongId { is_result: false, code } => self.settle_error(code, Cause::WrongId),
+        }
+    }
+
+    /// Of an answer that holds no result.
+    fn settle_error(&self, code: Option<i64>, otherwise: Cause) -> (Settled, Cause) {
+        let rejected = Settled::Final(Disposition::DefinitelyRejected);
+        let ambiguous = Settled::Final(Disposition::Ambiguous);
+        match (self.status, code) {
+            (_, Some(code::INTERNAL_ERROR)) => (ambiguous, otherwise),
+            (400, Some(code)) if REFUSING_CODES.contains(&code) => (rejected, Cause::ErrorCode),
+            (404, Some(code::METHOD_NOT_FOUND)) => (rejected, Cause::ErrorCode),
+            (status, _) if REFUSING.contains(&status) => (rejected, Cause::HttpStatus),
+            (_, _) => (ambiguous, otherwise),
+        }
+    }
+
+    /// The response that the operation's evidence is read from (contract section 2, Bodies):
+    /// `structuredContent`; else, where the operation says so, the JSON in the first text block. A
+    /// `structuredContent` of `null` counts as absent.
+    pub fn evidence(&self, source: ResponseSource) -> Option<Evidence<'_>> {
+        let result = self.result()?;
+        let structured = result.get("structuredContent").filter(|value| !value.is_null());
+        match (structured, source) {
+            (Some(value), _) => Some(Evidence::Structured(value)),
+            (None, ResponseSource::TextJson) => {
+                let text = self.text()?.into_owned();
+                Doc::parse(text).ok().map(Evidence::Text)
+            }
+            (None, ResponseSource::Json) => None,
+        }
+    }
+
+    /// The first text block of the content.
+    pub fn text(&self) -> Option<Cow<'_, str>> {
+        let is_text = |block: &Value<'_>| {
+            block.get("type").and_then(Value::as_str).as_deref() == Some("text")
+        };
+        self.result()?.get("content")?.elements().find(is_text)?.get("text")?.as_str()
+    }
+
+    /// The id of the task, where the answer is a handle.
+    pub fn task_id(&self) -> Option<Cow<'_, str>> {
+        if self.kind != Kind::Task {
+            return None;
+        }
+        let result = self.result()?;
+        let handle = result.get("task").unwrap_or(result);
+        handle.get("taskId")?.as_str()
+    }
+
+    /// The `result` object's text, to be recorded and given to
+    /// [`reply::replay`](super::reply::replay).
+    pub fn result_json(&self) -> Option<&str> {
+        self.result().map(Value::raw)
+    }
+
+    /// The result, under our id.
+    fn result(&self) -> Option<Value<'_>> {
+        match self.kind {
+            Kind::WrongId { .. } => None,
+            Kind::Error { .. }
+            | Kind::InputRequired
+            | Kind::Result { .. }
+            | Kind::Task
+            | Kind::Unreadable(_) => self.doc.as_ref()?.root().get("result"),
+        }
+    }
+
+    /// The answer with our report in it: in a result as `_meta.effect`, beside its other members
+    /// and in place of the upstream's own (standards MCP-39); in an error as `data.effect`, if it
+    /// has no `data` or an object. `report` is a JSON text.
+    pub fn with_report(&self, report: &str) -> Spliced {
+        let keep = |reason| Spliced { body: self.body.clone(), unplaced: Some(reason) };
+        let doc = match (self.kind, &self.doc) {
+            (Kind::WrongId { .. }, _) => return keep("the answer is to another id"),
+            (Kind::Unreadable(reason), None) => return keep(reason),
+            (_, None) => return keep("the answer was not read"),
+            (_, Some(doc)) => doc,
+        };
+        let root = doc.root();
+        let (object, holder) = match (root.get("result"), root.get("error")) {
+            (Some(result), None) => (result, "_meta"),
+            (None, Some(error)) => (error, "data"),
+            (Some(_), Some(_)) | (None, None) => return keep("the answer is no response"),
+        };
+        if object.kind() != JsonKind::Object {
+            return keep("the answer's result is not an object");
+        }
+        let mut edits = Edits::new();
+        let whole = format!("{{\"effect\":{report}}}");
+        match object.get(holder).map(|held| (held, held.kind())) {
+            None => edits.members(object, &[], &[(holder, &whole)]),
+            Some((held, JsonKind::Object)) => edits.members(held, &[], &[("effect", report)]),
+            // `null` is how some servers write an absent `_meta`; in `data` it may be the message.
+            Some((held, JsonKind::Null)) if holder == "_meta" => edits.replace(held, whole),
+            Some(_) => return keep("the place for the report is taken by another value"),
+        }
+        Spliced { body: edits.apply(&self.body).into(), unplaced: None }
+    }
+}
+
+fn kind_of(root: Value<'_>, id: &Id) -> Kind {
+    if root.kind() != JsonKind::Object || root.get("method").is_some() {
+        return Kind::Unreadable("the answer is no JSON-RPC response");
+    }
+    if root.get("jsonrpc").and_then(Value::as_str).as_deref() != Some("2.0") {
+        return Kind::Unreadable("the answer is not JSON-RPC 2.0");
+    }
+    let their_id = root.get("id");
+    let is_ours = their_id.is_some_and(|value| id.is(value));
+    match (root.get("result"), root.get("error")) {
+        (Some(_), None) if !is_ours => Kind::WrongId { code: None, is_result: true },
+        (Some(result), None) => result_kind(result),
+        (None, Some(error)) => {
+            let code = error.get("code").and_then(Value::as_i64);
+            if is_ours || their_id.is_none_or(Value::is_null) {
+                Kind::Error { code }
+            } else {
+                Kind::WrongId { code, is_result: false }
+            }
+        }
+        (Some(_), Some(_)) => Kind::Unreadable("the answer has both a result and an error"),
+        (None, None) => Kind::Unreadable("the answer has neither a result nor an error"),
+    }
+}
+
+fn result_kind(result: Value<'_>) -> Kind {
+    if result.kind() != JsonKind::Object {
+        return Kind::Unreadable("the answer's result is not an object");
+    }
+    match result.get("resultType").map(Value::as_str) {
+        None => {}
+        Some(Some(word)) if word == "complete" => {}
+        Some(Some(word)) if word == "input_required" => return Kind::InputRequired,
+        Some(Some(word)) if word == "task" => return Kind::Task,
+        Some(_) => return Kind::Unreadable("the answer's resultType is unknown"),
+    }
+    // A legacy handle has no content; a tool's result that happens to have a `task` does.
+    let is_handle = result.get("content").is_none()
+        && result.get("task").and_then(|task| task.get("taskId")).is_some();
+    if is_handle {
+        return Kind::Task;
+    }
+    let is_error = match result.get("isError") {
+        None => false,
+        Some(value) if value.is_null() => false,
+        Some(value) => match value.as_bool() {
+            Some(is_error) => is_error,
+            None => return Kind::Unreadable("the answer's isError is not true or false"),
+        },
+    };
+    let has_effect = result.get("_meta").and_then(|meta| meta.get("effect")).is_some();
+    Kind::Result { has_effect, is_error }
+}
+
+#[cfg(test)]
+mod tests;

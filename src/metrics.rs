@@ -1,0 +1,817 @@
+//! Every metric there is: names, labels, buckets, help; in one place.
+//!
+//! Labels are closed words or ids that the policy declares, never a value from a request, so the
+//! number of series is bounded by the policy (standards M-4). A series that can occur exists at 0 from
+//! the moment the policy loads: a counter that is born at 1 never fires an `increase` alert. Handles are
+//! looked up once, at load; the request path only adds to them.
+//!
+//! The recorder is owned, not global: two sidecars in one process (the tests) do not share counts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder as _};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+use crate::contract::class::{Class, Disposition, Verdict, words};
+use crate::contract::key::{OperationId, Place};
+use crate::contract::report::UndoKind;
+
+/// How many declared operations get series of their own; the rest share `_other`.
+pub const MAX_OPERATIONS: usize = 500;
+
+const DURATION_BUCKETS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
+];
+const OVERHEAD_BUCKETS: &[f64] =
+    &[0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25];
+const LEDGER_BUCKETS: &[f64] =
+    &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
+const BODY_BUCKETS: &[f64] =
+    &[256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0];
+
+words! {
+    /// What the proxy decided of a call.
+    Decision {
+        /// It was sent.
+        Forwarded = "forwarded",
+        /// The recorded answer was given.
+        Replayed = "replayed",
+        /// The draft form was sent.
+        Staged = "staged",
+        /// It must be confirmed first.
+        ConfirmationRequired = "confirmation_required",
+        /// A repeat was refused.
+        DuplicateRefused = "duplicate_refused",
+        /// A rule refused it.
+        PolicyRefused = "policy_refused",
+        /// The ledger could not take the entry.
+        LedgerUnavailable = "ledger_unavailable",
+        /// It was sent, and enforcement would have refused it (observe mode).
+        WouldRefuse = "would_refuse",
+    }
+}
+
+words! {
+    /// What became of the key.
+    KeyResult {
+        /// It was put in.
+        Injected = "injected",
+        /// It was there.
+        CallerSupplied = "caller_supplied",
+        /// Two keys differed.
+        Conflict = "conflict",
+        /// The upstream takes none.
+        Unsupported = "unsupported",
+    }
+}
+
+words! {
+    /// What became of a repeat.
+    DuplicateResult {
+        /// Got the recorded answer.
+        Replayed = "replayed",
+        /// Refused: the first is in flight.
+        RefusedInFlight = "refused_in_flight",
+        /// Refused: the first is of unknown outcome.
+        RefusedUnknown = "refused_unknown",
+        /// Refused: the key belongs to another call, or the repeat is not allowed.
+        RefusedMismatch = "refused_mismatch",
+    }
+}
+
+words! {
+    /// What became of a confirmation.
+    ConfirmationResult {
+        /// One was asked for.
+        Required = "required",
+        /// It counted.
+        Accepted = "accepted",
+        /// It was given for another call.
+        Mismatched = "mismatched",
+        /// It came too late.
+        Expired = "expired",
+        /// It was used before.
+        Reused = "reused",
+        /// It was not ours.
+        Forged = "forged",
+    }
+}
+
+words! {
+    /// Whether an undo could be reported.
+    Availability {
+        /// It was.
+        Available = "available",
+        /// An argument named nothing.
+        ArgumentMissing = "argument_missing",
+        /// Its time is over.
+        DeadlinePassed = "deadline_passed",
+        /// None is declared.
+        NotDeclared = "not_declared",
+    }
+}
+
+words! {
+    /// Why a request was refused before it was classified.
+    Rejected {
+        /// A path with more than one reading.
+        AmbiguousPath = "ambiguous_path",
+        /// Odd framing.
+        Framing = "framing",
+        /// A member named twice.
+        DuplicateJsonKey = "duplicate_json_key",
+        /// JSON that cannot be read, for another reason.
+        InvalidJson = "invalid_json",
+        /// A body over the limit.
+        BodyTooLarge = "body_too_large",
+        /// A body that broke or came too slowly.
+        BodyBroken = "body_broken",
+        /// A body in a coding that is not read.
+        ContentEncoding = "content_encoding",
+        /// MCP headers that differ from the body.
+        HeaderMismatch = "header_mismatch",
+        /// A header that is ours, or spelt like one.
+        ReservedHeader = "reserved_header",
+        /// A bad host.
+        Host = "host",
+        /// Nesting beyond the limit.
+        Depth = "depth",
+        /// A method override, an upgrade, a loop, an expectation.
+        Method = "method",
+        /// An MCP message that is refused: a batch, an unknown method.
+        Message = "message",
+        /// Too many calls or bytes at once.
+        Overloaded = "overloaded",
+        /// The proxy is going away.
+        Draining = "draining",
+    }
+}
+
+words! {
+    /// Why no connection to the upstream was made.
+    ConnectError {
+        /// The name does not resolve.
+        Dns = "dns",
+        /// Refused, unreachable or reset while connecting.
+        Refused = "refused",
+        /// Too slow.
+        Timeout = "timeout",
+        /// All connections are in use.
+        Pool = "pool",
+        /// Anything else before the request was written.
+        Other = "other",
+    }
+}
+
+words! {
+    /// A stage of the ledger's work.
+    LedgerStage {
+        /// An entry is begun.
+        Begin = "begin",
+        /// An entry is finished.
+        Finish = "finish",
+        /// A heartbeat row.
+        Heartbeat = "heartbeat",
+    }
+}
+
+words! {
+    /// What a lookup found.
+    ReconcileResult {
+        /// The effect, once.
+        Found = "found",
+        /// Nothing, and that counts.
+        NotFound = "not_found",
+        /// It could not tell.
+        Inconclusive = "inconclusive",
+        /// The lookup failed.
+        Error = "error",
+        /// None is declared.
+        NoLookup = "no_lookup",
+    }
+}
+
+/// All metrics of one sidecar.
+#[derive(Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics(..)")
+    }
+}
+
+struct Inner {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    common: Common,
+    operations: Mutex<HashMap<(OperationId, Class, &'static str), Arc<OperationMetrics>>>,
+    policy_info: Mutex<Option<Gauge>>,
+}
+
+/// The metrics that belong to no operation.
+pub struct Common {
+    /// `takeback_ready` by check: policy, ledger, draining.
+    pub ready: [Gauge; 3],
+    /// Time of calls, by class.
+    pub duration_http: Table<Histogram>,
+    /// As `duration_http`, over MCP.
+    pub duration_mcp: Table<Histogram>,
+    /// Time in the proxy alone, by class.
+    pub overhead: Table<Histogram>,
+    /// Sizes of request bodies, http and mcp.
+    pub body_bytes: [Histogram; 2],
+    /// Calls in flight, by class.
+    pub inflight: Table<Gauge>,
+    /// Time of upstream calls: primary, lookup.
+    pub upstream_duration: [Histogram; 2],
+    /// Connections that failed, by reason.
+    pub connect_errors: Table<Counter>,
+    /// Requests refused before classification, by reason.
+    pub rejected: Table<Counter>,
+    /// Reserved headers removed from callers' requests.
+    pub stripped_caller: Counter,
+    /// Reserved headers removed from upstreams' answers.
+    pub stripped_upstream: Counter,
+    /// Callers that hung up before dispatch.
+    pub disconnects_before: Counter,
+    /// Callers that hung up after dispatch.
+    pub disconnects_after: Counter,
+    /// Calls cut off by the end of a drain.
+    pub drain_forced: Counter,
+    /// Ledger writes that worked, by stage.
+    pub ledger_ok: Table<Counter>,
+    /// Ledger writes that did not, by stage.
+    pub ledger_error: Table<Counter>,
+    /// Time of ledger writes, by stage.
+    pub ledger_duration: Table<Histogram>,
+    /// Entries in an open state: begun, unknown, waiting.
+    pub ledger_entries: [Gauge; 3],
+    /// When the oldest of them was begun.
+    pub ledger_oldest: [Gauge; 3],
+    /// Entries that recovery moved to unknown.
+    pub ledger_recovered: Counter,
+    /// Undo calls by kind and outcome: accepted, rejected, unknown.
+    pub undo_calls: [Table<Counter>; 3],
+    /// Policy loads: applied, rejected, unchanged, weakened.
+    pub reloads: [Counter; 4],
+    /// Whether the newest policy is in force.
+    pub last_reload_ok: Gauge,
+    /// When a policy last came into force.
+    pub last_reload_seconds: Gauge,
+    /// Declared operations, by class.
+    pub policy_operations: Table<Gauge>,
+}
+
+/// The metrics of one operation, on one transport.
+pub struct OperationMetrics {
+    /// Calls by decision.
+    pub requests: Table<Counter>,
+    /// Answers by disposition.
+    pub outcomes: Table<Counter>,
+    /// Verdicts.
+    pub verdicts: Table<Counter>,
+    /// Keys by result, for the operation's carrier.
+    pub keys: Table<Counter>,
+    /// Repeats by result.
+    pub duplicates: Table<Counter>,
+    /// Confirmations by result.
+    pub confirmations: Table<Counter>,
+    /// Inverse reports by availability.
+    pub undo_inverse: Table<Counter>,
+    /// Compensation reports by availability.
+    pub undo_compensate: Table<Counter>,
+    /// Lookups by result.
+    pub reconciliations: Table<Counter>,
+}
+
+impl std::fmt::Debug for OperationMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OperationMetrics(..)")
+    }
+}
+
+/// One handle for each value of a closed word, in order.
+pub struct Table<H>(Vec<H>);
+
+impl<H> Table<H> {
+    /// The handle of a value, by its position among all values.
+    fn at(&self, position: Option<usize>) -> Option<&H> {
+        position.and_then(|position| self.0.get(position))
+    }
+}
+
+/// A closed word that a [`Table`] is indexed by.
+pub trait Word: Copy + PartialEq + 'static {
+    /// Every value, in order.
+    const WORDS: &'static [Self];
+    /// The label's value.
+    fn word(self) -> &'static str;
+}
+
+macro_rules! word {
+    ($($name:ident),+) => {
+        $(impl Word for $name {
+            const WORDS: &'static [Self] = $name::ALL;
+            fn word(self) -> &'static str {
+                self.as_str()
+            }
+        })+
+    };
+}
+word!(
+    Availability,
+    Class,
+    ConfirmationResult,
+    ConnectError,
+    Decision,
+    Disposition,
+    DuplicateResult,
+    KeyResult,
+    LedgerStage,
+    ReconcileResult,
+    Rejected,
+    UndoKind,
+    Verdict
+);
+
+fn position<W: Word>(word: W) -> Option<usize> {
+    W::WORDS.iter().position(|other| *other == word)
+}
+
+impl Table<Counter> {
+    /// Adds one.
+    pub fn count<W: Word>(&self, word: W) {
+        if let Some(counter) = self.at(position(word)) {
+            counter.increment(1);
+        }
+    }
+}
+
+impl Table<Histogram> {
+    /// Records a value in base units.
+    pub fn record<W: Word>(&self, word: W, value: f64) {
+        if let Some(histogram) = self.at(position(word)) {
+            histogram.record(value);
+        }
+    }
+}
+
+impl Table<Gauge> {
+    /// The gauge of a value.
+    pub fn gauge<W: Word>(&self, word: W) -> Option<&Gauge> {
+        self.at(position(word))
+    }
+}
+
+struct Maker<'a>(&'a PrometheusRecorder);
+
+const METADATA: Metadata<'static> = Metadata::new("takeback", Level::INFO, None);
+
+impl Maker<'_> {
+    fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
+        let labels: Vec<Label> =
+            labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+        Key::from_parts(name, labels)
+    }
+
+    fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+        let counter = self.0.register_counter(&Self::key(name, labels), &METADATA);
+        counter.increment(0);
+        counter
+    }
+
+    fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
+        let gauge = self.0.register_gauge(&Self::key(name, labels), &METADATA);
+        gauge.set(0.0);
+        gauge
+    }
+
+    fn histogram(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Histogram {
+        self.0.register_histogram(&Self::key(name, labels), &METADATA)
+    }
+
+    fn counters<W: Word>(
+        &self,
+        name: &'static str,
+        label: &'static str,
+        fixed: &[(&'static str, &str)],
+    ) -> Table<Counter> {
+        Table(
+            W::WORDS
+                .iter()
+                .map(|word| self.counter(name, &with(fixed, label, word.word())))
+                .collect(),
+        )
+    }
+
+    /// Like `counters`, with a handle that counts nowhere for values that cannot occur.
+    fn counters_for<W: Word>(
+        &self,
+        name: &'static str,
+        label: &'static str,
+        fixed: &[(&'static str, &str)],
+        occurs: impl Fn(W) -> bool,
+    ) -> Table<Counter> {
+        Table(
+            W::WORDS
+                .iter()
+                .map(|word| {
+                    if occurs(*word) {
+                        self.counter(name, &with(fixed, label, word.word()))
+                    } else {
+                        Counter::noop()
+                    }
+                })
+                .collect(),
+        )
+    }
+}
+
+fn with<'a>(
+    fixed: &[(&'static str, &'a str)],
+    label: &'static str,
+    value: &'a str,
+) -> Vec<(&'static str, &'a str)> {
+    let mut labels = fixed.to_vec();
+    labels.push((label, value));
+    labels
+}
+
+impl Metrics {
+    /// A fresh set.
+    ///
+    /// # Errors
+    ///
+    /// Only if a bucket list is empty, which none here is.
+    pub fn new() -> Result<Self, BuildError> {
+        let by_name = |name: &str| Matcher::Full(name.to_owned());
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(by_name("takeback_request_duration_seconds"), DURATION_BUCKETS)?
+            .set_buckets_for_metric(
+                by_name("takeback_upstream_request_duration_seconds"),
+                DURATION_BUCKETS,
+            )?
+            .set_buckets_for_metric(by_name("takeback_proxy_overhead_seconds"), OVERHEAD_BUCKETS)?
+            .set_buckets_for_metric(
+                by_name("takeback_ledger_write_duration_seconds"),
+                LEDGER_BUCKETS,
+            )?
+            .set_buckets_for_metric(by_name("takeback_request_body_bytes"), BODY_BUCKETS)?
+            .build_recorder();
+        let handle = recorder.handle();
+        describe(&recorder);
+        let common = Common::new(&Maker(&recorder));
+        let maker = Maker(&recorder);
+        let version = env!("CARGO_PKG_VERSION");
+        let revision = option_env!("TAKEBACK_REVISION").unwrap_or("unknown");
+        let rustc = option_env!("TAKEBACK_RUSTC").unwrap_or("1.95");
+        let labels = [("version", version), ("revision", revision), ("rustc", rustc)];
+        maker.gauge("takeback_build_info", &labels).set(1.0);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                recorder,
+                handle,
+                common,
+                operations: Mutex::new(HashMap::new()),
+                policy_info: Mutex::new(None),
+            }),
+        })
+    }
+
+    /// The metrics that belong to no operation.
+    pub fn common(&self) -> &Common {
+        &self.inner.common
+    }
+
+    /// The metrics of an operation; made at 0 the first time, and kept until the process ends.
+    pub fn operation(
+        &self,
+        id: &OperationId,
+        class: Class,
+        transport: &'static str,
+        place: &Place,
+    ) -> Arc<OperationMetrics> {
+        let mut operations =
+            self.inner.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (id.clone(), class, transport);
+        if let Some(known) = operations.get(&key) {
+            return Arc::clone(known);
+        }
+        let label = if operations.len() < MAX_OPERATIONS { id.as_str() } else { "_other" };
+        let made =
+            Arc::new(OperationMetrics::new(&Maker(&self.inner.recorder), label, class, transport, place));
+        operations.insert(key, Arc::clone(&made));
+        made
+    }
+
+    /// Shows which policy is in force: one series at 1, the earlier one at 0.
+    pub fn policy_in_force(&self, revision: &str) {
+        let mut current = self.inner.policy_info.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = current.take() {
+            earlier.set(0.0);
+        }
+        let short = revision.get(..12).unwrap_or(revision);
+        let gauge =
+            Maker(&self.inner.recorder).gauge("takeback_policy_info", &[("revision", short)]);
+        gauge.set(1.0);
+        *current = Some(gauge);
+    }
+
+    /// The exposition, text format 0.0.4.
+    pub fn render(&self) -> String {
+        self.inner.handle.render()
+    }
+
+    /// Moves recorded samples into their buckets; call it every few seconds, or memory grows.
+    pub fn upkeep(&self) {
+        self.inner.handle.run_upkeep();
+    }
+}
+
+impl Common {
+    fn new(maker: &Maker<'_>) -> Self {
+        let histograms = |name: &'static str, fixed: &[(&'static str, &str)]| {
+            let of = |class: &Class| maker.histogram(name, &with(fixed, "class", class.as_str()));
+            Table(Class::ALL.iter().map(of).collect())
+        };
+        let duration = "takeback_request_duration_seconds";
+        let oldest = "takeback_ledger_oldest_entry_timestamp_seconds";
+        let ledger = |result| {
+            let fixed = [("result", result)];
+            maker.counters::<LedgerStage>("takeback_ledger_writes_total", "stage", &fixed)
+        };
+        let open = |name| ["begun", "unknown", "waiting"].map(|s| maker.gauge(name, &[("state", s)]));
+        Self {
+            ready: ["policy", "ledger", "draining"]
+                .map(|check| maker.gauge("takeback_ready", &[("check", check)])),
+            duration_http: histograms(duration, &[("transport", "http")]),
+            duration_mcp: histograms(duration, &[("transport", "mcp")]),
+            overhead: histograms("takeback_proxy_overhead_seconds", &[]),
+            body_bytes: ["http", "mcp"].map(|transport| {
+                maker.histogram("takeback_request_body_bytes", &[("transport", transport)])
+            }),
+            inflight: Table(
+                Class::ALL
+                    .iter()
+                    .map(|class| {
+                        maker.gauge("takeback_inflight_requests", &[("class", class.as_str())])
+                    })
+                    .collect(),
+            ),
+            upstream_duration: ["primary", "lookup"].map(|kind| {
+                maker.histogram("takeback_upstream_request_duration_seconds", &[("kind", kind)])
+            }),
+            connect_errors: maker.counters::<ConnectError>(
+                "takeback_upstream_connect_errors_total",
+                "reason",
+                &[],
+            ),
+            rejected: maker.counters::<Rejected>("takeback_rejected_requests_total", "reason", &[]),
+            stripped_caller: maker
+                .counter("takeback_stripped_headers_total", &[("from", "caller")]),
+            stripped_upstream: maker
+                .counter("takeback_stripped_headers_total", &[("from", "upstream")]),
+            disconnects_before: maker
+                .counter("takeback_client_disconnects_total", &[("phase", "before_dispatch")]),
+            disconnects_after: maker
+                .counter("takeback_client_disconnects_total", &[("phase", "after_dispatch")]),
+            drain_forced: maker.counter("takeback_drain_forced_calls_total", &[]),
+            ledger_ok: ledger("ok"),
+            ledger_error: ledger("error"),
+            ledger_duration: Table(
+                LedgerStage::ALL
+                    .iter()
+                    .map(|stage| {
+                        let labels = [("stage", stage.as_str())];
+                        maker.histogram("takeback_ledger_write_duration_seconds", &labels)
+                    })
+                    .collect(),
+            ),
+            ledger_entries: open("takeback_ledger_entries"),
+            ledger_oldest: open(oldest),
+            ledger_recovered: maker
+                .counter("takeback_ledger_recovered_total", &[("to", "unknown")]),
+            undo_calls: ["accepted", "rejected", "unknown"].map(|outcome| {
+                let fixed = [("outcome", outcome)];
+                maker.counters::<UndoKind>("takeback_undo_calls_total", "kind", &fixed)
+            }),
+            reloads: ["applied", "rejected", "unchanged", "weakened"]
+                .map(|result| maker.counter("takeback_policy_reloads_total", &[("result", result)])),
+            last_reload_ok: maker.gauge("takeback_policy_last_reload_successful", &[]),
+            last_reload_seconds: maker
+                .gauge("takeback_policy_last_reload_success_timestamp_seconds", &[]),
+            policy_operations: Table(
+                Class::ALL
+                    .iter()
+                    .map(|class| {
+                        maker.gauge("takeback_policy_operations", &[("class", class.as_str())])
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+impl OperationMetrics {
+    fn new(
+        maker: &Maker<'_>,
+        id: &str,
+        class: Class,
+        transport: &'static str,
+        place: &Place,
+    ) -> Self {
+        let is_write = class.is_write();
+        let fixed = [("operation", id)];
+        let classed = [("operation", id), ("class", class.as_str())];
+        let requests = [("transport", transport), ("operation", id), ("class", class.as_str())];
+        let keyed = [("operation", id), ("carrier", place.as_str())];
+        let is_unsupported = matches!(place, Place::Unsupported);
+        let undo = |kind, occurs| {
+            let fixed = [("operation", id), ("kind", kind)];
+            let name = "takeback_undo_reports_total";
+            maker.counters_for::<Availability>(name, "availability", &fixed, |_| occurs)
+        };
+        Self {
+            requests: maker.counters_for::<Decision>(
+                "takeback_requests_total",
+                "decision",
+                &requests,
+                |decision| match decision {
+                    Decision::Forwarded | Decision::PolicyRefused => true,
+                    Decision::Replayed
+                    | Decision::Staged
+                    | Decision::ConfirmationRequired
+                    | Decision::DuplicateRefused
+                    | Decision::LedgerUnavailable
+                    | Decision::WouldRefuse => is_write,
+                },
+            ),
+            outcomes: maker.counters_for::<Disposition>(
+                "takeback_upstream_outcomes_total",
+                "outcome",
+                &classed,
+                |_| is_write,
+            ),
+            verdicts: maker.counters_for::<Verdict>(
+                "takeback_verifications_total",
+                "verdict",
+                &fixed,
+                |_| is_write,
+            ),
+            keys: maker.counters_for::<KeyResult>(
+                "takeback_idempotency_keys_total",
+                "result",
+                &keyed,
+                |result| is_write && (result == KeyResult::Unsupported) == is_unsupported,
+            ),
+            duplicates: maker.counters_for::<DuplicateResult>(
+                "takeback_duplicates_total",
+                "result",
+                &fixed,
+                |_| is_write,
+            ),
+            confirmations: maker.counters_for::<ConfirmationResult>(
+                "takeback_confirmations_total",
+                "result",
+                &fixed,
+                |_| is_write,
+            ),
+            undo_inverse: undo("inverse", class == Class::Reversible),
+            undo_compensate: undo(
+                "compensate",
+                matches!(class, Class::Reversible | Class::Compensable),
+            ),
+            reconciliations: maker.counters_for::<ReconcileResult>(
+                "takeback_reconciliations_total",
+                "result",
+                &fixed,
+                |_| is_write,
+            ),
+        }
+    }
+}
+
+/// Names and help texts, as `deploy/observability` ships them.
+const HELP: &[(&str, char, &str)] = &[
+    ("takeback_build_info", 'g', "Build information; always 1."),
+    ("takeback_client_disconnects_total", 'c', "Callers that hung up."),
+    ("takeback_confirmations_total", 'c', "Confirmations asked for, accepted and refused."),
+    ("takeback_drain_forced_calls_total", 'c', "Calls cut off by the end of a drain."),
+    ("takeback_duplicates_total", 'c', "Calls whose key was already in the ledger."),
+    ("takeback_idempotency_keys_total", 'c', "What became of the idempotency key."),
+    ("takeback_inflight_requests", 'g', "Calls being handled."),
+    ("takeback_ledger_entries", 'g', "Entries in a state that is not final."),
+    (
+        "takeback_ledger_oldest_entry_timestamp_seconds",
+        'g',
+        "When the oldest entry in this state was begun; 0 when there is none.",
+    ),
+    (
+        "takeback_ledger_recovered_total",
+        'c',
+        "Entries that start-up recovery moved out of begun.",
+    ),
+    ("takeback_ledger_write_duration_seconds", 'h', "Time of one durable ledger write."),
+    ("takeback_ledger_writes_total", 'c', "Ledger writes."),
+    ("takeback_policy_info", 'g', "The policy in force; always 1."),
+    (
+        "takeback_policy_last_reload_success_timestamp_seconds",
+        'g',
+        "When a policy last came into force.",
+    ),
+    ("takeback_policy_last_reload_successful", 'g', "1 when the newest policy is in force."),
+    ("takeback_policy_operations", 'g', "Declared operations."),
+    ("takeback_policy_reloads_total", 'c', "Policy reloads."),
+    (
+        "takeback_proxy_overhead_seconds",
+        'h',
+        "Time a call spent in the proxy, the upstream's time left out.",
+    ),
+    ("takeback_ready", 'g', "1 when this readiness check passes."),
+    ("takeback_reconciliations_total", 'c', "Lookups of unknown effects."),
+    ("takeback_rejected_requests_total", 'c', "Requests refused before classification."),
+    ("takeback_request_body_bytes", 'h', "Size of request bodies."),
+    (
+        "takeback_request_duration_seconds",
+        'h',
+        "Time from the first byte of a call to the last byte of its answer.",
+    ),
+    ("takeback_requests_total", 'c', "Calls received, by what the proxy decided."),
+    (
+        "takeback_stripped_headers_total",
+        'c',
+        "Reserved headers removed from callers' requests and upstreams' answers.",
+    ),
+    ("takeback_undo_calls_total", 'c', "Calls that undo an earlier entry."),
+    ("takeback_undo_reports_total", 'c', "Undo calls reported."),
+    (
+        "takeback_upstream_connect_errors_total",
+        'c',
+        "Upstream connections that failed before a request was sent.",
+    ),
+    ("takeback_upstream_outcomes_total", 'c', "Upstream answers by dispatch class."),
+    ("takeback_upstream_request_duration_seconds", 'h', "Time of one call to the upstream."),
+    ("takeback_verifications_total", 'c', "Verdicts of response assertions and readbacks."),
+];
+
+fn describe(recorder: &PrometheusRecorder) {
+    for (name, kind, help) in HELP {
+        let name = metrics::KeyName::from_const_str(name);
+        let help = metrics::SharedString::const_str(help);
+        match kind {
+            'c' => recorder.describe_counter(name, None, help),
+            'g' => recorder.describe_gauge(name, None, help),
+            _ => recorder.describe_histogram(name, None, help),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_help_and_starts_at_zero() {
+        let metrics = Metrics::new().unwrap();
+        let id = OperationId::new("a.b").unwrap();
+        metrics.operation(&id, Class::Irreversible, "http", &Place::Unsupported);
+        metrics.policy_in_force("0123456789abcdef");
+
+        let text = metrics.render();
+
+        let families: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        for family in &families {
+            assert!(text.contains(&format!("# HELP {family} ")), "{family} has no help");
+            assert!(HELP.iter().any(|(name, _, _)| name == family), "{family} is unknown");
+        }
+        for (name, _, _) in HELP {
+            assert!(families.contains(name), "{name} has no series");
+        }
+        let line = "takeback_requests_total{transport=\"http\",operation=\"a.b\",\
+                    class=\"irreversible\",decision=\"confirmation_required\"} 0";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("takeback_policy_info{revision=\"0123456789ab\"} 1"));
+    }
+
+    #[test]
+    fn i9_operations_beyond_the_cap_share_one_series() {
+        let metrics = Metrics::new().unwrap();
+        for index in 0..MAX_OPERATIONS + 5 {
+            let id = OperationId::new(&format!("op{index}")).unwrap();
+            metrics.operation(&id, Class::Read, "http", &Place::Unsupported);
+        }
+        let text = metrics.render();
+        assert!(text.contains("operation=\"_other\""));
+        assert!(!text.contains(&format!("op{}\"", MAX_OPERATIONS + 1)));
+    }
+}

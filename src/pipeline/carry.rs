@@ -1,0 +1,145 @@
+//! The fourth step: the request for the upstream, the key in it. Before `confirm` and `record`, because
+//! building it may refuse, and a begun entry must always be sendable.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, header};
+
+use super::step::{Next, Stage, Step};
+use super::{Answered, Carried, Form, Fresh, Lane, Refused, Shared, Staged, Wire};
+use crate::call::refusal::Refusal;
+use crate::contract::class::Mode;
+use crate::contract::key::{Carrier, Key, Place};
+use crate::http::encode::{self, Hop};
+use crate::mcp::request::Changes;
+use crate::metrics::KeyResult;
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Carry {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+impl Step for Carry {
+    type In = Lane<Staged>;
+    type Out = Lane<Carried>;
+    type Below = Answered;
+    type Answer = Answered;
+
+    async fn step<N: Stage<Lane<Carried>, Answer = Answered>>(
+        &self,
+        lane: Lane<Staged>,
+        next: Next<'_, N>,
+    ) -> Answered {
+        let Staged(fresh) = match lane {
+            Lane::Read(read) => return next.run(Lane::Read(read)).await,
+            Lane::Write(staged) => *staged,
+        };
+        let carried = self.carry(fresh)?;
+        next.run(Lane::Write(Box::new(carried))).await
+    }
+}
+
+impl Carry {
+    fn carry(&self, fresh: Fresh) -> Result<Carried, Box<Refused>> {
+        let write = &fresh.write;
+        let ledger_id = fresh
+            .continued
+            .clone()
+            .or_else(|| write.control.key.clone())
+            .unwrap_or_else(|| Key::from_entry(write.id));
+        // Observing injects nothing: what would have passed without us passes as it came.
+        let unsupported = Carrier::unsupported();
+        let carrier = match write.mode {
+            Mode::Enforce => &write.operation().carrier,
+            Mode::Observe => &unsupported,
+        };
+        let is_sent = !matches!(carrier.place, Place::Unsupported);
+        let result = match (is_sent, &write.control.key) {
+            (false, _) => KeyResult::Unsupported,
+            (true, Some(_)) => KeyResult::CallerSupplied,
+            (true, None) => KeyResult::Injected,
+        };
+        let wire = self.wire(&fresh, carrier, &ledger_id).map_err(|refusal| {
+            if refusal == Refusal::KeyConflict {
+                write.metrics.keys.count(KeyResult::Conflict);
+            }
+            write.refuse(refusal)
+        })?;
+        write.metrics.keys.count(result);
+        let key = is_sent.then(|| ledger_id.clone());
+        Ok(Carried { fresh, wire, ledger_id, key })
+    }
+
+    fn wire(&self, fresh: &Fresh, carrier: &Carrier, key: &Key) -> Result<Wire, Refusal> {
+        let write = &fresh.write;
+        let settings = &self.shared.settings;
+        let is_declared = write.operation().id.as_str() != "_undeclared"
+            && write.mode == Mode::Enforce;
+        let mut headers = encode::forwarded_headers(&write.head.headers, carrier, is_declared);
+        let mut target = None;
+        let body = match &write.form {
+            Form::Http { doc, body } => {
+                let json = match &doc.body {
+                    crate::http::body::BodyDoc::Json(doc) => Some(doc),
+                    crate::http::body::BodyDoc::None
+                    | crate::http::body::BodyDoc::Form(..)
+                    | crate::http::body::BodyDoc::Opaque => None,
+                };
+                let carriage = encode::carry(carrier, key, &write.head, &mut headers, json)?;
+                target = carriage.path_and_query;
+                match carriage.body {
+                    Some(rewritten) => {
+                        encode::mark_rewritten(&mut headers);
+                        rewritten
+                    }
+                    None => body.bytes().clone(),
+                }
+            }
+            Form::Mcp { call, ignored } => {
+                let written = carrier.written(key).ok_or(Refusal::CarrierTooShort)?;
+                let mut changes = Changes::default();
+                let stripped: Vec<&str> = ignored.iter().map(String::as_str).collect();
+                changes.strip_arguments = &stripped;
+                if let Place::Argument(argument) = &carrier.place {
+                    changes.key = Some((argument, &written));
+                }
+                if let Place::Header(name) = &carrier.place {
+                    let value =
+                        HeaderValue::from_str(&written).map_err(|_| Refusal::CarrierTooShort)?;
+                    headers.insert(name.clone(), value);
+                }
+                let rewritten = call.forwarded(&changes);
+                if rewritten != *call.message().body() {
+                    encode::mark_rewritten(&mut headers);
+                }
+                rewritten
+            }
+        };
+        ask_for_identity(&mut headers);
+        set_length(&mut headers, &write.head.method, body.len());
+        let hop = Hop {
+            authority: &settings.upstream_authority,
+            base: &settings.upstream_base,
+            pseudonym: &settings.pseudonym,
+            headers: &settings.upstream_headers,
+        };
+        let head = encode::request_head(&write.head, headers, target.as_deref(), hop)?;
+        Ok(Wire { head, body })
+    }
+}
+
+/// We never decode; what must be read is asked for plain (contract section 9).
+pub fn ask_for_identity(headers: &mut HeaderMap) {
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// A buffered body has one framing: its length. A bodiless `POST` says 0, as servers expect.
+fn set_length(headers: &mut HeaderMap, method: &http::Method, length: usize) {
+    headers.remove(header::CONTENT_LENGTH);
+    let expects_body = matches!(*method, http::Method::POST | http::Method::PUT | http::Method::PATCH);
+    if length > 0 || expects_body {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}

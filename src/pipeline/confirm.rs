@@ -1,0 +1,134 @@
+//! The fifth step: the confirmation that a call needs, bound to this very call.
+//!
+//! The level is the strictest of the operation's own and of what the call is to the calls before it (a
+//! repeat, an unknown outcome, a stranger's twin). A refusal carries the challenge; the token comes back
+//! with the identical call and is spent by `record`, in the transaction that begins the entry.
+
+use std::sync::Arc;
+
+use super::confirmation::{Binding, Nonce};
+use super::step::{Next, Stage, Step};
+use super::{Admitted, Answered, Carried, Lane, Refused, Shared};
+use crate::call::Confirmation;
+use crate::call::refusal::{Challenge, Mismatch, Refusal};
+use crate::contract::class::{Level, Mode};
+use crate::metrics::ConfirmationResult;
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Confirm {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+impl Step for Confirm {
+    type In = Lane<Carried>;
+    type Out = Lane<Admitted>;
+    type Below = Answered;
+    type Answer = Answered;
+
+    async fn step<N: Stage<Lane<Admitted>, Answer = Answered>>(
+        &self,
+        lane: Lane<Carried>,
+        next: Next<'_, N>,
+    ) -> Answered {
+        let mut carried = match lane {
+            Lane::Read(read) => return next.run(Lane::Read(read)).await,
+            Lane::Write(carried) => *carried,
+        };
+        let spend = match self.admit(&carried) {
+            Ok(spend) => spend,
+            Err(refused) if carried.fresh.write.mode == Mode::Observe => {
+                let write = &mut carried.fresh.write;
+                write.would = write.would.or(Some(refused.refusal.code()));
+                None
+            }
+            Err(refused) => return Err(refused),
+        };
+        next.run(Lane::Write(Box::new(Admitted { carried, spend }))).await
+    }
+}
+
+impl Confirm {
+    /// The nonce to spend, if a token was needed and counts.
+    fn admit(&self, carried: &Carried) -> Result<Option<Nonce>, Box<Refused>> {
+        let write = &carried.fresh.write;
+        let level = write.level.max(carried.fresh.standing.level.unwrap_or(Level::None));
+        let given = &write.control.confirm;
+        let counted = match (level, given) {
+            (Level::None, _) | (Level::Caller, Some(_)) => Ok(None),
+            (Level::Caller, None) => Err(None),
+            (Level::Challenge, Some(Confirmation::Token(token))) => {
+                let now_ms = self.shared.clock.now_ms();
+                self.shared.sealer.open(token, &binding(carried), now_ms).map(Some).map_err(Some)
+            }
+            (Level::Challenge, Some(Confirmation::Word) | None) | (Level::Human, _) => Err(None),
+        };
+        let mismatch = match counted {
+            Ok(spend) => {
+                if level != Level::None {
+                    write.metrics.confirmations.count(ConfirmationResult::Accepted);
+                }
+                return Ok(spend);
+            }
+            Err(mismatch) => mismatch,
+        };
+        Err(challenge(&self.shared, carried, mismatch))
+    }
+}
+
+/// Refuses with a fresh challenge.
+pub fn challenge(shared: &Shared, carried: &Carried, mismatch: Option<Mismatch>) -> Box<Refused> {
+    let write = &carried.fresh.write;
+    let standing = &carried.fresh.standing;
+    let level = write.level.max(standing.level.unwrap_or(Level::None));
+    write.metrics.confirmations.count(match mismatch {
+        None => ConfirmationResult::Required,
+        Some(Mismatch::Expired) => ConfirmationResult::Expired,
+        Some(Mismatch::Forged) => ConfirmationResult::Forged,
+        Some(Mismatch::Spent) => ConfirmationResult::Reused,
+        Some(
+            Mismatch::Body
+            | Mismatch::Headers
+            | Mismatch::NewerEntry
+            | Mismatch::Operation
+            | Mismatch::Principal
+            | Mismatch::Target,
+        ) => ConfirmationResult::Mismatched,
+    });
+    let mut challenge = Box::new(Challenge {
+        level,
+        operation: write.operation().id.clone(),
+        class: write.class,
+        digest: write.digest.whole.to_hex(),
+        expires_at: None,
+        token: None,
+        argument: write.operation().confirm_argument.clone(),
+        because: standing.because,
+        unknown: carried.fresh.unknown.clone(),
+    });
+    if level == Level::Challenge {
+        let mut nonce = [0; 16];
+        super::fill_random(&mut nonce);
+        let now_ms = shared.clock.now_ms();
+        let (token, expires_ms) = shared.sealer.seal(&binding(carried), nonce, now_ms);
+        challenge.token = Some(token);
+        challenge.expires_at =
+            jiff::Timestamp::from_millisecond(expires_ms).ok().map(|time| time.to_string());
+    }
+    let refusal = match mismatch {
+        Some(mismatch) => Refusal::ConfirmationMismatch(mismatch, challenge),
+        None => Refusal::ConfirmationRequired(challenge),
+    };
+    write.refuse(refusal)
+}
+
+fn binding(carried: &Carried) -> Binding<'_> {
+    let write = &carried.fresh.write;
+    Binding {
+        principal: &write.principal.id,
+        operation: write.operation().fingerprint,
+        digest: &write.digest,
+        newest: carried.fresh.newest,
+    }
+}

@@ -1,0 +1,125 @@
+//! The end of the way: the only code that sends a call to the upstream.
+//!
+//! It never fails: an answer that was lost is an observation too. The one retry there is (a connection
+//! that died before the first byte) is inside [`Upstream::send`], which can prove that nothing was sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Request, header};
+
+use super::step::Stage;
+use super::{Attempt, Read, ReadPayload, Shared};
+use crate::call::payload::Body;
+use crate::call::refusal::Refusal;
+use crate::contract::operation::Timeouts as OwnTimeouts;
+use crate::http::encode::{self, Hop};
+use crate::metrics::ConnectError;
+use crate::upstream::{Clocks, NotSentReason, Sent, Upstream};
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+    /// This worker's connections.
+    pub upstream: Upstream,
+}
+
+/// What came of a dispatch, and how long it took until the answer's head.
+#[derive(Debug)]
+pub struct Observation {
+    /// What came of it.
+    pub sent: Sent,
+    /// Until the head of the answer.
+    pub elapsed: Duration,
+}
+
+impl Stage<Attempt> for Dispatch {
+    type Answer = Observation;
+
+    async fn run(&self, attempt: Attempt) -> Observation {
+        let began = self.shared.clock.instant();
+        let (request, clocks) = match attempt {
+            Attempt::Read(read) => {
+                let clocks = self.clocks(&read.served.operation.timeouts);
+                match self.read_request(*read) {
+                    Ok(request) => (request, clocks),
+                    Err(_) => {
+                        let sent = Sent::NotSent(NotSentReason::Closed);
+                        return Observation { sent, elapsed: Duration::ZERO };
+                    }
+                }
+            }
+            Attempt::Write(recorded) => {
+                let carried = recorded.carried();
+                let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
+                let wire = carried.wire.clone();
+                (Request::from_parts(wire.head, Body::full(wire.body)), clocks)
+            }
+        };
+        let sent = self.upstream.send(request, &clocks).await;
+        let elapsed = self.shared.clock.instant().saturating_duration_since(began);
+        let common = self.shared.metrics.common();
+        let [primary, _] = &common.upstream_duration;
+        primary.record(elapsed.as_secs_f64());
+        if let Sent::NotSent(reason) = &sent {
+            common.connect_errors.count(match reason {
+                NotSentReason::Closed => ConnectError::Other,
+                NotSentReason::Connect => ConnectError::Refused,
+                NotSentReason::ConnectTimeout => ConnectError::Timeout,
+                NotSentReason::Dns => ConnectError::Dns,
+                NotSentReason::PoolTimeout => ConnectError::Pool,
+            });
+        }
+        Observation { sent, elapsed }
+    }
+}
+
+impl Dispatch {
+    fn clocks(&self, own: &OwnTimeouts) -> Clocks {
+        let common = &self.shared.settings.timeouts;
+        let or = |own: Option<u64>, common: Duration| own.map_or(common, Duration::from_millis);
+        Clocks {
+            connect: common.connect,
+            head: or(own.head_ms, common.head),
+            idle: Some(or(own.idle_ms, common.idle)),
+            total: Some(or(own.total_ms, common.total)),
+        }
+    }
+
+    fn read_request(&self, read: Read) -> Result<Request<Body>, Refusal> {
+        let Read { mut head, payload, served, .. } = read;
+        let mut headers: HeaderMap = std::mem::take(&mut head.headers);
+        let is_declared = served.operation.id.as_str() != "_undeclared";
+        if is_declared {
+            // A read takes no key; whoever sends one to a declared read sends it to us (I-5).
+            headers.remove(&crate::http::headers::IDEMPOTENCY_KEY);
+        }
+        let body = match payload {
+            ReadPayload::Stream(body) => body,
+            ReadPayload::Whole(collected) => {
+                let bytes = collected.bytes().clone();
+                Body::full(bytes).hold(collected)
+            }
+            ReadPayload::Tool(call) => {
+                let forwarded = call.forwarded(&crate::mcp::request::Changes::default());
+                if forwarded != *call.message().body() {
+                    encode::mark_rewritten(&mut headers);
+                }
+                super::carry::ask_for_identity(&mut headers);
+                headers.remove(header::CONTENT_LENGTH);
+                Body::full(forwarded)
+            }
+        };
+        let settings = &self.shared.settings;
+        let hop = Hop {
+            authority: &settings.upstream_authority,
+            base: &settings.upstream_base,
+            pseudonym: &settings.pseudonym,
+            headers: &settings.upstream_headers,
+        };
+        let head = encode::request_head(&head, headers, None, hop)?;
+        Ok(Request::from_parts(head, body))
+    }
+}

@@ -1,0 +1,140 @@
+//! The policy in force, with the metrics of its operations; swapped whole.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::call::Transport;
+use crate::contract::class::{Class, Level, Mode};
+use crate::contract::key::Place;
+use crate::contract::operation::{Operation, Target};
+use crate::metrics::{Metrics, OperationMetrics};
+use crate::contract::report::static_read_header;
+use crate::policy::{self, Ceiling, Served, Snapshot};
+
+/// A handle to the policy in force.
+#[derive(Debug)]
+pub struct Policies {
+    current: ArcSwap<Live>,
+}
+
+impl Policies {
+    /// Serves a first policy.
+    pub fn new(live: Live) -> Self {
+        Self { current: ArcSwap::from_pointee(live) }
+    }
+
+    /// The policy in force; a call that takes it keeps it to its end.
+    pub fn load(&self) -> Arc<Live> {
+        self.current.load_full()
+    }
+
+    /// Puts another policy in force for calls that come from now on.
+    pub fn swap(&self, live: Live) {
+        self.current.store(Arc::new(live));
+    }
+}
+
+/// One policy in force.
+pub struct Live {
+    /// The compiled files.
+    pub snapshot: Snapshot,
+    /// Metrics by [`Served::index`].
+    metrics: Vec<Arc<OperationMetrics>>,
+    undeclared: Vec<Undeclared>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("revision", &self.snapshot.revision()).finish_non_exhaustive()
+    }
+}
+
+/// What an undeclared call of one class is served as.
+struct Undeclared {
+    class: Class,
+    transport: Transport,
+    served: Arc<Served>,
+    metrics: Arc<OperationMetrics>,
+}
+
+impl Live {
+    /// Prepares a policy: every series that can occur exists from here on.
+    pub fn new(snapshot: Snapshot, metrics: &Metrics) -> Self {
+        let of = |served: &Arc<Served>| {
+            let operation = &served.operation;
+            let transport = match &operation.target {
+                Target::Http { .. } => Transport::Http,
+                Target::Tool { .. } => Transport::Mcp,
+            };
+            metrics.operation(
+                &operation.id,
+                operation.class,
+                transport.as_str(),
+                &operation.carrier.place,
+            )
+        };
+        let by_index = snapshot.operations().iter().map(of).collect();
+        let level = match snapshot.undeclared() {
+            policy::Undeclared::Confirm(level) => level,
+            policy::Undeclared::Refuse => Level::Challenge,
+        };
+        let mut undeclared = Vec::new();
+        for transport in [Transport::Http, Transport::Mcp] {
+            for class in Class::ALL.iter().copied() {
+                if transport == Transport::Mcp && class != Class::Irreversible {
+                    continue;
+                }
+                let operation = Operation::undeclared(class, level, snapshot.undeclared_mode());
+                let metrics =
+                    metrics.operation(&operation.id, class, transport.as_str(), &Place::Unsupported);
+                let served = Arc::new(stand_in(operation));
+                undeclared.push(Undeclared { class, transport, served, metrics });
+            }
+        }
+        for class in Class::ALL {
+            let count = snapshot.operations().iter().filter(|s| s.operation.class == *class).count();
+            if let Some(gauge) = metrics.common().policy_operations.gauge(*class) {
+                gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+            }
+        }
+        metrics.policy_in_force(&snapshot.revision().to_hex());
+        Self { snapshot, metrics: by_index, undeclared }
+    }
+
+    /// A declared operation's metrics.
+    pub fn metrics(&self, served: &Served) -> Option<Arc<OperationMetrics>> {
+        self.metrics.get(served.index).cloned()
+    }
+
+    /// What an undeclared call is served as.
+    pub fn undeclared(
+        &self,
+        transport: Transport,
+        class: Class,
+    ) -> Option<(Arc<Served>, Arc<OperationMetrics>)> {
+        self.undeclared
+            .iter()
+            .find(|undeclared| undeclared.class == class && undeclared.transport == transport)
+            .map(|found| (Arc::clone(&found.served), Arc::clone(&found.metrics)))
+    }
+
+    /// The mode of undeclared calls.
+    pub fn undeclared_mode(&self) -> Mode {
+        self.snapshot.undeclared_mode()
+    }
+}
+
+/// What an undeclared call is served as.
+fn stand_in(operation: Operation) -> Served {
+    Served {
+        read_header: static_read_header(&operation.id),
+        operation,
+        index: usize::MAX,
+        notes: Vec::new(),
+        ceiling: Ceiling::None,
+        schema_sha256: None,
+        file: "".into(),
+        line: 0,
+    }
+}

@@ -1,0 +1,437 @@
+//! The pipeline: what happens to a call between a codec and the upstream.
+//!
+//! Each step takes what the step before it earned and earns the next, so their order is a matter of
+//! types:
+//!
+//! ```text
+//! Call ─ select ─▶ Lane<Write> ─ replay ─▶ Lane<Fresh> ─ stage ─▶ Lane<Staged> ─ carry ─▶
+//! Lane<Carried> ─ confirm ─▶ Lane<Admitted> ─ record ─▶ Attempt ─ settle ─▶ Attempt ─▶ dispatch
+//! ```
+//!
+//! Two invariants carry it:
+//!
+//! - `Err(Refused)` means that this call sent nothing upstream. Nothing below `record` can say it.
+//! - A write reaches `dispatch` only as `Attempt::Write(Recorded)`, and only `record` makes a
+//!   `Recorded`, after its entry is durable.
+//!
+//! A read is `Lane::Read` from `select` on: it has no entry, is not confirmed, and runs in the
+//! connection's own future. A write from `record` on runs in a task that nobody cancels, so that its
+//! entry is finished even when the agent has left.
+
+pub mod carry;
+pub mod confirm;
+pub mod confirmation;
+pub mod dispatch;
+pub mod live;
+pub mod record;
+pub mod repeat;
+pub mod replay;
+pub mod select;
+pub mod settle;
+pub mod stage;
+pub mod step;
+pub mod stream;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response};
+
+use crate::call::digest::RequestDigest;
+use crate::call::payload::{Body, Budget, Collected};
+use crate::call::refusal::Refusal;
+use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
+use crate::clock::Clock;
+use crate::contract::class::{Class, Level, Mode};
+use crate::contract::key::{EntryId, Key};
+use crate::contract::operation::Operation;
+use crate::contract::path::Request;
+use crate::contract::report::Report;
+use crate::http::body::RequestDoc;
+use crate::ledger::{Expected, Ledger};
+use crate::mcp::request::ToolCall;
+use crate::metrics::{Decision, Metrics, OperationMetrics};
+use crate::policy::Served;
+use crate::tasks::Tasks;
+use confirmation::{Nonce, Sealer};
+use live::{Live, Policies};
+use repeat::Standing;
+
+/// Limits of one sidecar. Each bounds memory or time; the defaults are in `config`.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The longest request body that is read, in bytes.
+    pub request_body_bytes: usize,
+    /// The longest answer that is read to be settled, in bytes.
+    pub response_body_bytes: usize,
+    /// The longest wait for a piece of a request body.
+    pub request_idle: Duration,
+}
+
+/// The upstream's clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Until a connection stands.
+    pub connect: Duration,
+    /// From the request's end to the answer's head.
+    pub head: Duration,
+    /// Between two pieces of an answer.
+    pub idle: Duration,
+    /// The whole call.
+    pub total: Duration,
+}
+
+/// What the steps are told by the configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The report's header.
+    pub report_header: HeaderName,
+    /// The sidecar's own mode.
+    pub mode: Mode,
+    /// Limits.
+    pub limits: Limits,
+    /// Clocks.
+    pub timeouts: Timeouts,
+    /// The name that this process has in `Via`.
+    pub pseudonym: String,
+    /// The upstream's authority, for `Host`.
+    pub upstream_authority: String,
+    /// The path under which the upstream's own paths lie; empty or without a trailing slash.
+    pub upstream_base: String,
+    /// Headers that every request to the upstream carries: its credential, where we hold it.
+    pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The policy in force.
+    pub policies: Policies,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// All metrics.
+    pub metrics: Metrics,
+    /// The time.
+    pub clock: Clock,
+    /// What all collected bodies may hold together.
+    pub budget: Budget,
+    /// The configuration.
+    pub settings: Settings,
+    /// Makes and checks confirmations.
+    pub sealer: Sealer,
+    /// Tasks that a drain waits for.
+    pub tasks: Tasks,
+}
+
+impl Shared {
+    /// A fresh entry id.
+    pub fn entry_id(&self) -> EntryId {
+        let mut random = [0; 10];
+        fill_random(&mut random);
+        let now_ms = u64::try_from(self.clock.now_ms()).unwrap_or(0);
+        EntryId::from_parts(now_ms, &random)
+    }
+}
+
+/// Fills bytes from the system's randomness.
+///
+/// # Panics
+///
+/// If the system has none: an id or a nonce that can be guessed must not be used.
+pub fn fill_random(bytes: &mut [u8]) {
+    #[expect(clippy::expect_used, reason = "without randomness no id is unique and no nonce safe")]
+    getrandom::fill(bytes).expect("the system's random source answers");
+}
+
+/// What a step answers down to `record`.
+pub type Answered = Result<Reply, Box<Refused>>;
+
+/// A refusal with what is known of the call.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// The report; `None` before the call was matched.
+    pub report: Option<Report>,
+    /// The operation's metrics, once it is known.
+    pub metrics: Option<Arc<OperationMetrics>>,
+    /// The class, once it is known.
+    pub class: Class,
+}
+
+impl From<Refusal> for Box<Refused> {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Refused { refusal, report: None, metrics: None, class: Class::Irreversible })
+    }
+}
+
+/// The answer to a call that was not refused.
+#[derive(Debug)]
+pub struct Reply {
+    /// What goes to the agent; over MCP the report is in it already.
+    pub response: Response<Body>,
+    /// The report's header value, over HTTP.
+    pub report: Option<HeaderValue>,
+    /// The entry whose delivery is watched.
+    pub entry: Option<EntryId>,
+    /// What was decided.
+    pub decision: Decision,
+    /// The operation's metrics.
+    pub metrics: Arc<OperationMetrics>,
+    /// The class.
+    pub class: Class,
+    /// How long the upstream took.
+    pub upstream: Duration,
+}
+
+/// A call on its way: a read, or a write with what it has earned so far.
+#[derive(Debug)]
+pub enum Lane<W> {
+    /// A read.
+    Read(Box<Read>),
+    /// A write.
+    Write(Box<W>),
+}
+
+/// A read on its way.
+#[derive(Debug)]
+pub struct Read {
+    /// The request's head.
+    pub head: Head,
+    /// The request's body, or the tool call.
+    pub payload: ReadPayload,
+    /// The place in the in-flight limit.
+    pub permit: Permit,
+    /// The operation.
+    pub served: Arc<Served>,
+    /// The operation's metrics.
+    pub metrics: Arc<OperationMetrics>,
+    /// What enforcement would have done.
+    pub would: Option<&'static str>,
+}
+
+/// A read's body.
+#[derive(Debug)]
+pub enum ReadPayload {
+    /// Streamed.
+    Stream(Body),
+    /// Read already, because a condition reads it.
+    Whole(Collected),
+    /// A tool call.
+    Tool(Box<ToolCall>),
+}
+
+/// A write that was matched and read.
+#[derive(Debug)]
+pub struct Write {
+    /// The entry's id, if it becomes one.
+    pub id: EntryId,
+    /// The request's head.
+    pub head: Head,
+    /// What was asked of us.
+    pub control: Control,
+    /// The place in the in-flight limit.
+    pub permit: Permit,
+    /// The policy snapshot that the call keeps to its end.
+    pub live: Arc<Live>,
+    /// The operation.
+    pub served: Arc<Served>,
+    /// The operation's metrics.
+    pub metrics: Arc<OperationMetrics>,
+    /// The class of this call.
+    pub class: Class,
+    /// The confirmation that this call needs by its operation.
+    pub level: Level,
+    /// Whether the rules stop it.
+    pub mode: Mode,
+    /// Who calls.
+    pub principal: Principal,
+    /// The request's digest.
+    pub digest: RequestDigest,
+    /// The request, as paths read it.
+    pub form: Form,
+    /// What enforcement would have done, in observe mode.
+    pub would: Option<&'static str>,
+    /// When it arrived.
+    pub arrived: Instant,
+}
+
+/// A write's request.
+#[derive(Debug)]
+pub enum Form {
+    /// A plain HTTP request.
+    Http {
+        /// As paths read it.
+        doc: RequestDoc,
+        /// Its body's bytes.
+        body: Collected,
+    },
+    /// A tool call.
+    Mcp {
+        /// The call.
+        call: Box<ToolCall>,
+        /// Arguments that are ours: not forwarded, not part of the digest.
+        ignored: Vec<String>,
+    },
+}
+
+impl Write {
+    /// The declared operation.
+    pub fn operation(&self) -> &Operation {
+        &self.served.operation
+    }
+
+    /// The request as paths read it.
+    pub fn request(&self) -> Request<'_> {
+        match &self.form {
+            Form::Http { doc, .. } => doc.request(),
+            Form::Mcp { call, .. } => Request::Arguments(call.arguments()),
+        }
+    }
+
+    /// Which transport it came in on.
+    pub fn transport(&self) -> Transport {
+        match &self.form {
+            Form::Http { .. } => Transport::Http,
+            Form::Mcp { .. } => Transport::Mcp,
+        }
+    }
+
+    /// What the ledger shows as the target: method and path without the query, or the tool's name.
+    pub fn target(&self) -> String {
+        match &self.form {
+            Form::Http { .. } => format!("{} {}", self.head.method, self.head.path()),
+            Form::Mcp { call, .. } => call.name().to_owned(),
+        }
+    }
+
+    /// A report with what every report of this call says.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new(self.class, self.operation().id.clone());
+        report.would = self.would.map(Into::into);
+        report
+    }
+
+    /// Refuses the call.
+    pub fn refuse(&self, refusal: Refusal) -> Box<Refused> {
+        let mut report = self.report();
+        report.refused = Some(refusal.code().into());
+        report.entry = refusal.entry();
+        Box::new(Refused {
+            refusal,
+            report: Some(report),
+            metrics: Some(Arc::clone(&self.metrics)),
+            class: self.class,
+        })
+    }
+}
+
+/// A write that is no repeat, or may be one.
+#[derive(Debug)]
+pub struct Fresh {
+    /// The write.
+    pub write: Write,
+    /// How it stands to the entries before it.
+    pub standing: Standing,
+    /// What it was judged by.
+    pub expected: Expected,
+    /// The newest entry with its digest.
+    pub newest: Option<EntryId>,
+    /// The caller's open unknown entries of the operation.
+    pub unknown: Vec<EntryId>,
+    /// The id that the upstream knows it by, where it continues an entry.
+    pub continued: Option<Key>,
+}
+
+/// A write in the form that will be sent: itself, or its draft.
+#[derive(Debug)]
+pub struct Staged(pub(in crate::pipeline) Fresh);
+
+/// A write whose request for the upstream is built, the key in it.
+#[derive(Debug)]
+pub struct Carried {
+    pub(in crate::pipeline) fresh: Fresh,
+    pub(in crate::pipeline) wire: Wire,
+    pub(in crate::pipeline) ledger_id: Key,
+    pub(in crate::pipeline) key: Option<Key>,
+}
+
+/// The request for the upstream.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// Everything but the body.
+    pub head: http::request::Parts,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// A write that may be made.
+#[derive(Debug)]
+pub struct Admitted {
+    pub(in crate::pipeline) carried: Carried,
+    pub(in crate::pipeline) spend: Option<Nonce>,
+}
+
+/// One dispatch.
+#[derive(Debug)]
+pub enum Attempt {
+    /// A read: nothing is recorded.
+    Read(Box<Read>),
+    /// A write whose entry is durable.
+    Write(Recorded),
+}
+
+pub use record::Recorded;
+
+/// Whether the agent is still there to be answered.
+#[derive(Clone, Debug, Default)]
+pub struct Agent {
+    gone: Arc<AtomicBool>,
+}
+
+impl Agent {
+    /// Whether the connection's future was dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// A guard that says so when it is dropped.
+    pub fn watch(&self) -> AgentWatch {
+        AgentWatch { gone: Arc::clone(&self.gone), is_answered: false }
+    }
+}
+
+/// See [`Agent::watch`].
+#[derive(Debug)]
+pub struct AgentWatch {
+    gone: Arc<AtomicBool>,
+    is_answered: bool,
+}
+
+impl AgentWatch {
+    /// The answer was taken.
+    pub fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for AgentWatch {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.gone.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Made where a payload's kind decides the transport.
+impl Payload {
+    /// Which transport the call came in on.
+    pub fn transport(&self) -> Transport {
+        match self {
+            Self::Http(_) => Transport::Http,
+            Self::Mcp(_) => Transport::Mcp,
+        }
+    }
+}

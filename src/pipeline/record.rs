@@ -1,0 +1,281 @@
+//! The sixth step: the entry, durable before the first byte; then a task that nobody cancels.
+//!
+//! The task is spawned before `begin`, so that begin, dispatch, settle and finish are one unit: the
+//! connection's future only waits for what the task sends it. If the agent leaves before dispatch, the
+//! task sees it and finishes the entry as not sent; after dispatch it reads the answer to its end and
+//! records it for the repeat. The task holds the call's place in the in-flight limit.
+//!
+//! This is the only file that can make a [`Recorded`], and so the only way to `dispatch` for a write.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::live::Live;
+use super::repeat::{Judgement, judge};
+use super::replay::{asked, look, refuse_repeat, replay};
+use super::settle::{
+    Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked,
+};
+use super::step::{Next, Stage, Step};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
+use crate::call::refusal::{Mismatch, Refusal};
+use crate::contract::class::{Level, Mode};
+use crate::contract::key::EntryId;
+use crate::contract::path::Scope;
+use crate::contract::report::CallJson;
+use crate::contract::undo::resolve_lookup;
+use crate::ledger::{Begin, Begun, Guard, Spend};
+use crate::metrics::LedgerStage;
+
+/// A write whose entry is durable. Only this file makes one.
+#[derive(Debug)]
+pub struct Recorded {
+    carried: Arc<Carried>,
+    entry: EntryId,
+    attempt: u32,
+    after_unknown: bool,
+    is_unrecorded: bool,
+    agent: Agent,
+}
+
+impl Recorded {
+    /// The request that is sent.
+    pub fn carried(&self) -> &Arc<Carried> {
+        &self.carried
+    }
+
+    /// Whether the entry's earlier attempt was of unknown outcome.
+    pub fn is_after_unknown(&self) -> bool {
+        self.after_unknown
+    }
+
+    /// Whether the agent is still there.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// What a finish names.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            entry: self.entry,
+            attempt: self.attempt,
+            is_unrecorded: self.is_unrecorded,
+        }
+    }
+}
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+impl Step for Record {
+    type In = Lane<Admitted>;
+    type Out = Attempt;
+    type Below = Settled;
+    type Answer = Answered;
+
+    async fn step<N: Stage<Attempt, Answer = Settled>>(
+        &self,
+        lane: Lane<Admitted>,
+        next: Next<'_, N>,
+    ) -> Answered {
+        let admitted = match lane {
+            Lane::Read(read) => return Ok(next.run(Attempt::Read(read)).await.reply),
+            Lane::Write(admitted) => *admitted,
+        };
+        let write = &admitted.carried.fresh.write;
+        is_still_the_rule(&self.shared.policies.load(), &admitted.carried)?;
+        let known = WriteIdentity::of(write);
+        let agent = Agent::default();
+        let watch = agent.watch();
+        let rest = next.detach();
+        let (answer, answered) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        let task = async move {
+            let recorded = match begin(&shared, admitted, agent).await {
+                Ok(recorded) => recorded,
+                Err(early) => {
+                    let _gone = answer.send(early);
+                    return;
+                }
+            };
+            if answer.is_closed() {
+                shared.metrics.common().disconnects_before.increment(1);
+                finish_not_sent(&shared, &recorded);
+                return;
+            }
+            let guard = PanicGuard { shared: &shared, recorded: Some(recorded.identity()) };
+            let settled = rest.run(Attempt::Write(recorded)).await;
+            guard.defuse();
+            let Settled { reply, tail } = settled;
+            if answer.send(Ok(reply)).is_err() {
+                shared.metrics.common().disconnects_after.increment(1);
+            }
+            if let Some(tail) = tail {
+                tail.await;
+            }
+        };
+        let _task = self.shared.tasks.spawn("write", task);
+        let answer = answered.await;
+        watch.answered();
+        // The task died before it could answer: what it had begun is unknown by its guard.
+        answer.unwrap_or_else(|_| Ok(died(&known)))
+    }
+}
+
+/// A call that was held is refused if its compiled operation has changed since (contract section 2,
+/// Reload). One that was not held has the policy that is in force.
+fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<Refused>> {
+    let write = &carried.fresh.write;
+    if Arc::ptr_eq(current, &write.live) || write.operation().id.as_str() == "_undeclared" {
+        return Ok(());
+    }
+    let fingerprint = current
+        .snapshot
+        .operation(&write.operation().id)
+        .map(|served| served.operation.fingerprint);
+    if fingerprint == Some(write.operation().fingerprint) {
+        Ok(())
+    } else {
+        Err(write.refuse(Refusal::PolicyChanged))
+    }
+}
+
+/// How often a begin is judged again when others are faster; more means that somebody floods one call.
+const ATTEMPTS: usize = 4;
+
+/// Begins the entry. `Err` is the answer that is given instead: nothing was sent.
+async fn begin(
+    shared: &Arc<Shared>,
+    admitted: Admitted,
+    agent: Agent,
+) -> Result<Recorded, Answered> {
+    let Admitted { mut carried, spend } = admitted;
+    let began = shared.clock.instant();
+    for _ in 0..ATTEMPTS {
+        let fresh = &carried.fresh;
+        let write = &fresh.write;
+        let is_observed = write.mode == Mode::Observe;
+        let now_ms = shared.clock.now_ms();
+        let begin = Begin {
+            look: look(write),
+            expected: fresh.expected,
+            entry: write.id,
+            rerun: fresh.standing.rerun,
+            guard: if is_observed { Guard::Observed } else { Guard::Enforced },
+            fingerprint: write.operation().fingerprint,
+            policy_revision: write.live.snapshot.revision(),
+            class: write.class,
+            kind: write.operation().kind,
+            transport: write.transport().as_str(),
+            target: write.target(),
+            task: write.control.task.clone(),
+            staged_for: None,
+            ledger_id: carried.ledger_id.clone(),
+            key_sent: carried.key.is_some(),
+            lookup: lookup(&carried),
+            repeats: fresh.standing.repeats,
+            spend: spend.map(|nonce| Spend { nonce: nonce.nonce, expires_ms: nonce.expires_ms }),
+            now_ms,
+        };
+        let entry = begin.subject();
+        let begun = shared.ledger.begin(begin).await;
+        let common = shared.metrics.common();
+        let elapsed = shared.clock.instant().saturating_duration_since(began);
+        common.ledger_duration.record(LedgerStage::Begin, elapsed.as_secs_f64());
+        match begun {
+            Ok(Begun::Started { attempt }) => {
+                common.ledger_ok.count(LedgerStage::Begin);
+                let after_unknown = fresh.standing.after_unknown;
+                let carried = Arc::new(carried);
+                let is_unrecorded = false;
+                return Ok(Recorded { carried, entry, attempt, after_unknown, is_unrecorded, agent });
+            }
+            Ok(Begun::Spent) => {
+                let mismatch = Some(Mismatch::Spent);
+                return Err(Err(super::confirm::challenge(shared, &carried, mismatch)));
+            }
+            Ok(Begun::Changed(priors)) => {
+                let asked = asked(write, shared.clock.now_ms());
+                let standing = match judge(&asked, &priors) {
+                    Judgement::Refuse(refusal) => return Err(Err(refuse_repeat(write, refusal))),
+                    Judgement::Replay(entry) => return Err(replay(shared, write, entry).await),
+                    Judgement::Go(standing) => standing,
+                };
+                // What was confirmed was confirmed for what was there: anything else is asked anew.
+                let is_as_judged = standing == fresh.standing && spend.is_none();
+                carried.fresh.expected = priors.expected();
+                carried.fresh.newest = priors.by_digest.as_ref().map(|prior| prior.entry);
+                carried.fresh.standing = standing;
+                if !is_as_judged && needs_confirmation(&carried) {
+                    let mismatch = spend.map(|_| Mismatch::NewerEntry);
+                    return Err(Err(super::confirm::challenge(shared, &carried, mismatch)));
+                }
+            }
+            Err(error) => {
+                common.ledger_error.count(LedgerStage::Begin);
+                if is_observed {
+                    let carried = Arc::new(carried);
+                    return Ok(Recorded {
+                        carried,
+                        entry,
+                        attempt: 0,
+                        after_unknown: false,
+                        is_unrecorded: true,
+                        agent,
+                    });
+                }
+                tracing::error!(%error, "no entry, so the write was not sent");
+                return Err(Err(write.refuse(Refusal::LedgerUnavailable)));
+            }
+        }
+    }
+    Err(Err(carried.fresh.write.refuse(Refusal::Overloaded)))
+}
+
+fn needs_confirmation(carried: &Carried) -> bool {
+    let fresh = &carried.fresh;
+    fresh.write.level.max(fresh.standing.level.unwrap_or(Level::None)) != Level::None
+}
+
+/// The lookup as far as the request and the key can fill it: what is left when the answer is lost.
+fn lookup(carried: &Carried) -> Option<String> {
+    let write = &carried.fresh.write;
+    let lookup = write.operation().lookup.as_ref()?;
+    let key = carried.key.as_ref().map(|key| key.as_str());
+    let scope = Scope { request: write.request(), response: None, key };
+    let resolved = resolve_lookup(lookup, &scope).ok()?;
+    Some(CallJson::lookup(lookup.by, &resolved).as_json().to_owned())
+}
+
+/// Finishes the entry as unknown if the task dies between dispatch and finish.
+struct PanicGuard<'a> {
+    shared: &'a Shared,
+    recorded: Option<Identity>,
+}
+
+impl PanicGuard<'_> {
+    fn defuse(mut self) {
+        self.recorded = None;
+    }
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(identity) = self.recorded.take() {
+            finish_panicked(self.shared, identity);
+        }
+    }
+}
+
+
+/// The reply of a read needs nothing of an entry; kept here so that the type says it.
+impl From<Reply> for Settled {
+    fn from(reply: Reply) -> Self {
+        Self { reply, tail: None }
+    }
+}

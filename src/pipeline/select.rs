@@ -1,0 +1,616 @@
+//! The first step: which operation a call is, and a write's body.
+//!
+//! The policy snapshot is pinned here: a reload cannot change a call between its confirmation and its
+//! undo. Matching by method and path comes before the body is touched, so that `100 Continue` is only
+//! sent when the body is really wanted (standards H-9). The body is read for writes, and for reads whose
+//! conditions look into it; other reads stream.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::Method;
+
+use super::confirmation::PREFIX;
+use super::live::Live;
+use super::step::{Next, Stage, Step};
+use super::{Answered, Form, Lane, Read, ReadPayload, Refused, Shared, Write};
+use crate::call::digest::{RequestDigest, is_credential};
+use crate::call::payload::{self, Body, CollectError, Collected};
+use crate::call::refusal::Refusal;
+use crate::call::{
+    Call, Confirmation, Control, Head, Oddity, Payload, Permit, Principal, Transport,
+    effective_mode,
+};
+use crate::contract::assertion::{Assertion, Check};
+use crate::contract::class::{Class, Level, Mode};
+use crate::contract::json::{Doc, Edits, Kind};
+use crate::contract::key::{Key, Place};
+use crate::contract::operation::{Argument, Mapping, Operation, Target};
+use crate::contract::path::{Path, Request, Root, Scope, Segment};
+use crate::contract::selector::Selector;
+use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
+use crate::http::encode;
+use crate::mcp::request::ToolCall;
+use crate::metrics::OperationMetrics;
+use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Select {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+impl Step for Select {
+    type In = Call;
+    type Out = Lane<Write>;
+    type Below = Answered;
+    type Answer = Answered;
+
+    async fn step<N: Stage<Lane<Write>, Answer = Answered>>(
+        &self,
+        call: Call,
+        next: Next<'_, N>,
+    ) -> Answered {
+        let Call { head, control, payload, oddity, permit } = call;
+        let live = self.shared.policies.load();
+        let lane = match payload {
+            Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
+            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live)?,
+        };
+        next.run(lane).await
+    }
+}
+
+/// What a call was matched to.
+struct Chosen {
+    served: Arc<Served>,
+    metrics: Arc<OperationMetrics>,
+    class: Class,
+    level: Level,
+    mode: Mode,
+}
+
+impl Select {
+    async fn http(
+        &self,
+        head: Head,
+        control: Control,
+        body: Body,
+        oddity: Option<Oddity>,
+        permit: Permit,
+        live: Arc<Live>,
+    ) -> Result<Lane<Write>, Box<Refused>> {
+        let found = live.snapshot.find_http(&head.method, head.path());
+        // The usual read: one operation, no condition, nothing odd. It streams.
+        if let (Found::One(group), None) = (&found, &oddity)
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && let Some(metrics) = live.metrics(served)
+        {
+            let served = Arc::clone(served);
+            let payload = ReadPayload::Stream(body);
+            self.count(&permit, Class::Read);
+            let would = None;
+            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+        }
+        let groups: Vec<&Group> = match &found {
+            Found::None => Vec::new(),
+            Found::One(group) => vec![*group],
+            Found::Several(groups) => groups.clone(),
+        };
+        let operations = || groups.iter().flat_map(|group| &group.operations);
+        let mode_of_unmatched = effective_mode(self.shared.settings.mode, live.undeclared_mode());
+        let mode = operations()
+            .map(|served| effective_mode(self.shared.settings.mode, served.operation.mode))
+            .max()
+            .unwrap_or(mode_of_unmatched);
+        let would = match oddity {
+            None => None,
+            Some(oddity) if is_allowed(&oddity, &groups) => None,
+            Some(oddity) => {
+                let refusal = oddity.into_refusal();
+                if mode == Mode::Enforce {
+                    return Err(refusal.into());
+                }
+                Some(refusal.code())
+            }
+        };
+        let is_safe = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let needs_body = if groups.is_empty() {
+            !is_safe || self.undeclared_read(&head, &live) != Class::Read
+        } else {
+            operations().any(|served| served.operation.class.is_write())
+                || groups.iter().any(|group| group.reads_body)
+        };
+        if !needs_body {
+            let params = parameters(&groups, head.path());
+            let doc = RequestDoc::new(&params, head.query(), &head.headers, BodyDoc::None);
+            let chosen = self.choose_http(&head, &live, &groups, &doc)?;
+            if chosen.class == Class::Read {
+                if groups.is_empty() && !body.is_in_memory() && mode == Mode::Enforce {
+                    return Err(Refusal::UndeclaredBody.into());
+                }
+                self.count(&permit, Class::Read);
+                let Chosen { served, metrics, .. } = chosen;
+                let payload = ReadPayload::Stream(body);
+                return Ok(Lane::Read(Box::new(Read {
+                    head,
+                    payload,
+                    permit,
+                    served,
+                    metrics,
+                    would,
+                })));
+            }
+        }
+        let collected = self.collect(body, limit(&groups, &self.shared)).await?;
+        let (body_doc, would) = match BodyDoc::read(&head.headers, collected.bytes()) {
+            Ok(doc) => (doc, would),
+            Err(refusal) if mode == Mode::Enforce => return Err(refusal.into()),
+            Err(refusal) => (BodyDoc::Opaque, would.or(Some(refusal.code()))),
+        };
+        let params = parameters(&groups, head.path());
+        let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
+        let chosen = self.choose_http(&head, &live, &groups, &doc)?;
+        drop(params);
+        drop(groups);
+        if chosen.class == Class::Read {
+            self.count(&permit, Class::Read);
+            let Chosen { served, metrics, .. } = chosen;
+            let payload = ReadPayload::Whole(collected);
+            return Ok(Lane::Read(Box::new(Read {
+                head,
+                payload,
+                permit,
+                served,
+                metrics,
+                would,
+            })));
+        }
+        self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one write, each named once")]
+    fn http_write(
+        &self,
+        head: Head,
+        mut control: Control,
+        permit: Permit,
+        live: Arc<Live>,
+        chosen: Chosen,
+        doc: RequestDoc,
+        body: Collected,
+        mut would: Option<&'static str>,
+    ) -> Result<Lane<Write>, Box<Refused>> {
+        let operation = &chosen.served.operation;
+        let mut faults = Vec::new();
+        match encode::carried_key(&operation.carrier, &head, doc.body.value()) {
+            Ok(carried) => merge_key(&mut control, carried, &mut faults),
+            Err(refusal) => faults.push(refusal),
+        }
+        let is_ambiguous = readers(operation)
+            .any(|(section, names)| doc.is_ambiguous(&section, &names));
+        if is_ambiguous {
+            faults.push(Refusal::AmbiguousMember);
+        }
+        if let Some(refusal) = faults.into_iter().next() {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, refusal));
+            }
+            would = would.or(Some(refusal.code()));
+        }
+        let asked = encode::path_and_query_without_key(&head, &operation.carrier);
+        let whole = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        let target = asked.as_deref().unwrap_or(whole);
+        let kind = essence(&head.headers).to_owned();
+        let unkeyed = body_without_key(operation, &doc.body);
+        let counted = unkeyed.as_ref().unwrap_or(&doc.body);
+        let mut headers = head.headers.clone();
+        if let Place::Header(name) = &operation.carrier.place {
+            headers.remove(name);
+        }
+        let digest = RequestDigest::http(
+            &head.method,
+            target,
+            &headers,
+            &operation.vary_on,
+            counted.form(&kind, body.bytes()),
+        );
+        let form = Form::Http { doc, body };
+        Ok(self.write(head, control, permit, live, chosen, digest, form, would))
+    }
+
+    fn tool(
+        &self,
+        head: Head,
+        mut control: Control,
+        call: Box<ToolCall>,
+        oddity: Option<Oddity>,
+        permit: Permit,
+        live: Arc<Live>,
+    ) -> Result<Lane<Write>, Box<Refused>> {
+        let found = live.snapshot.find_tool(call.name());
+        let request = Request::Arguments(call.arguments());
+        let scope = Scope { request, response: None, key: None };
+        let choice = match found {
+            Some(group) => choose(&Found::One(group), &scope),
+            None => Choice::Undeclared { strictest: None },
+        };
+        let chosen = self.chosen(choice, Transport::Mcp, Class::Irreversible, &live)?;
+        let mut would = None;
+        if let Some(oddity) = oddity {
+            let refusal = oddity.into_refusal();
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, refusal));
+            }
+            would = Some(refusal.code());
+        }
+        if chosen.class == Class::Read {
+            self.count(&permit, Class::Read);
+            let Chosen { served, metrics, .. } = chosen;
+            let payload = ReadPayload::Tool(call);
+            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+        }
+        let operation = &chosen.served.operation;
+        let mut ignored = Vec::new();
+        // A model can only set arguments: a `confirm` that starts like our token is ours.
+        if let Some(token) = call.argument("confirm").and_then(|value| value.as_str())
+            && token.starts_with(PREFIX)
+        {
+            control.confirm = Some(Confirmation::Token(token.into_owned()));
+            ignored.push("confirm".to_owned());
+        }
+        if let Some(argument) = &operation.confirm_argument
+            && control.confirm.is_none()
+            && call.argument(argument).and_then(|value| value.as_bool()) == Some(true)
+        {
+            control.confirm = Some(Confirmation::Word);
+        }
+        let mut faults = Vec::new();
+        if let Place::Argument(name) = &operation.carrier.place {
+            match call.argument(name).map_or(Ok(None), encode::key_value) {
+                Ok(carried) => merge_key(&mut control, carried, &mut faults),
+                Err(refusal) => faults.push(refusal),
+            }
+        }
+        let is_ambiguous = readers(operation)
+            .any(|(_, names)| has_case_twin(call.arguments(), &names));
+        if is_ambiguous {
+            faults.push(Refusal::AmbiguousMember);
+        }
+        if let Some(refusal) = faults.into_iter().next() {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, refusal));
+            }
+            would = would.or(Some(refusal.code()));
+        }
+        let mut uncounted: Vec<&str> = ignored.iter().map(String::as_str).collect();
+        if let Place::Argument(name) = &operation.carrier.place {
+            uncounted.push(name);
+        }
+        let digest = RequestDigest::tool(
+            call.name(),
+            &head.headers,
+            &operation.vary_on,
+            call.arguments(),
+            &uncounted,
+            |out| call.canonical_call(&uncounted, &mut |bytes| out(bytes)),
+        );
+        let form = Form::Mcp { call, ignored };
+        Ok(self.write(head, control, permit, live, chosen, digest, form, would))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one write, each named once")]
+    fn write(
+        &self,
+        head: Head,
+        control: Control,
+        permit: Permit,
+        live: Arc<Live>,
+        chosen: Chosen,
+        digest: RequestDigest,
+        form: Form,
+        would: Option<&'static str>,
+    ) -> Lane<Write> {
+        let Chosen { served, metrics, class, level, mode } = chosen;
+        self.count(&permit, class);
+        let principal = self.principal(&head);
+        let arrived: Instant = self.shared.clock.instant();
+        Lane::Write(Box::new(Write {
+            id: self.shared.entry_id(),
+            head,
+            control,
+            permit,
+            live,
+            served,
+            metrics,
+            class,
+            level,
+            mode,
+            principal,
+            digest,
+            form,
+            would,
+            arrived,
+        }))
+    }
+
+    fn count(&self, permit: &Permit, class: Class) {
+        if let Some(gauge) = self.shared.metrics.common().inflight.gauge(class) {
+            permit.count_in(gauge);
+        }
+    }
+
+    /// The class of an undeclared safe method: a read, unless the policy says otherwise, or unless the
+    /// path folds onto a declared write (contract section 1).
+    fn undeclared_read(&self, head: &Head, live: &Live) -> Class {
+        let folded = live.snapshot.folds_onto_write(head.path()).map(|(class, _)| class);
+        folded.unwrap_or_else(|| {
+            if live.snapshot.undeclared_get_writes() { Class::Irreversible } else { Class::Read }
+        })
+    }
+
+    fn choose_http(
+        &self,
+        head: &Head,
+        live: &Live,
+        groups: &[&Group],
+        doc: &RequestDoc,
+    ) -> Result<Chosen, Box<Refused>> {
+        let is_safe = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let choice = match groups {
+            [] => Choice::Undeclared { strictest: None },
+            [group] => {
+                let scope = Scope { request: doc.request(), response: None, key: None };
+                choose(&Found::One(group), &scope)
+            }
+            groups => choose_among(groups, head, doc),
+        };
+        let class = match (&choice, is_safe) {
+            (Choice::Undeclared { strictest: None }, true) => self.undeclared_read(head, live),
+            _ => Class::Irreversible,
+        };
+        self.chosen(choice, Transport::Http, class, live)
+    }
+
+    fn chosen(
+        &self,
+        choice: Choice<'_>,
+        transport: Transport,
+        undeclared: Class,
+        live: &Live,
+    ) -> Result<Chosen, Box<Refused>> {
+        let sidecar = self.shared.settings.mode;
+        match choice {
+            Choice::Declared(served) => {
+                let operation = &served.operation;
+                let metrics = live.metrics(served).ok_or(Refusal::PolicyChanged)?;
+                Ok(Chosen {
+                    served: Arc::clone(served),
+                    metrics,
+                    class: operation.class,
+                    level: operation.confirm,
+                    mode: effective_mode(sidecar, operation.mode),
+                })
+            }
+            Choice::Undeclared { strictest } => {
+                let (served, metrics) =
+                    live.undeclared(transport, undeclared).ok_or(Refusal::PolicyChanged)?;
+                let mode = effective_mode(sidecar, live.undeclared_mode());
+                let level = served.operation.confirm;
+                let level = strictest.map_or(level, |strictest| level.max(strictest));
+                let is_refused = undeclared.is_write()
+                    && live.snapshot.undeclared() == Undeclared::Refuse
+                    && mode == Mode::Enforce;
+                let chosen = Chosen { served, metrics, class: undeclared, level, mode };
+                if is_refused {
+                    return Err(refused(&chosen, Refusal::Undeclared));
+                }
+                Ok(chosen)
+            }
+        }
+    }
+
+    async fn collect(&self, body: Body, limit: usize) -> Result<Collected, Box<Refused>> {
+        let idle = self.shared.settings.limits.request_idle;
+        let collected = payload::collect(body, limit, &self.shared.budget, idle).await;
+        collected.map_err(|error| {
+            Box::<Refused>::from(match error {
+                CollectError::Broken(_) => Refusal::BodyBroken,
+                CollectError::Budget => Refusal::Overloaded,
+                CollectError::Idle => Refusal::BodySlow,
+                CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
+            })
+        })
+    }
+
+    /// The weak principal: a keyed hash of all credentials together, so that two at once are one
+    /// principal of both (standards MCP-49; contract section 9).
+    fn principal(&self, head: &Head) -> Principal {
+        let mut credentials: Vec<(String, Vec<u8>)> = head
+            .headers
+            .iter()
+            .filter(|(name, _)| is_credential(name.as_str()))
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+            .collect();
+        if credentials.is_empty() {
+            return Principal::anonymous();
+        }
+        credentials.sort();
+        Principal { id: self.shared.sealer.principal(credentials).into(), is_weak: true }
+    }
+}
+
+fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
+    use crate::contract::report::Report;
+    let mut report = Report::new(chosen.class, chosen.served.operation.id.clone());
+    report.refused = Some(refusal.code().into());
+    Box::new(Refused {
+        refusal,
+        report: Some(report),
+        metrics: Some(Arc::clone(&chosen.metrics)),
+        class: chosen.class,
+    })
+}
+
+/// The caller's key, from wherever it came; two that differ are a conflict.
+fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
+    match (&control.key, carried) {
+        (Some(given), Some(carried)) if *given != carried => faults.push(Refusal::KeyConflict),
+        (None, Some(carried)) => control.key = Some(carried),
+        (_, _) => {}
+    }
+}
+
+/// Whether every operation that the path may be allows what is odd about it.
+fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
+    let mut operations = groups.iter().flat_map(|group| &group.operations).peekable();
+    operations.peek().is_some()
+        && operations.all(|served| match oddity {
+            Oddity::EncodedSlash => served.operation.allow.encoded_slash,
+            Oddity::EmptySegment => served.operation.allow.empty_segments,
+            Oddity::Other(_) => false,
+        })
+}
+
+fn limit(groups: &[&Group], shared: &Shared) -> usize {
+    let own = groups
+        .iter()
+        .flat_map(|group| &group.operations)
+        .filter_map(|served| served.operation.max_body_bytes)
+        .max();
+    own.unwrap_or(shared.settings.limits.request_body_bytes)
+}
+
+/// The template's parameters of the first group, still encoded.
+fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
+    let first = groups.first().and_then(|group| group.operations.first());
+    match first.map(|served| &served.operation.target) {
+        Some(Target::Http { template, .. }) => template.matches(path).unwrap_or_default(),
+        Some(Target::Tool { .. }) | None => Vec::new(),
+    }
+}
+
+/// Several templates match and none is more specific: each is asked with its own parameters, and the
+/// most severe class that answers is taken (contract section 2, Variants).
+fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choice<'a> {
+    let mut declared: Option<&'a Arc<Served>> = None;
+    let mut strictest: Option<Level> = None;
+    for group in groups {
+        let params = parameters(std::slice::from_ref(group), head.path());
+        let own = RequestDoc::new(&params, head.query(), &head.headers, doc.body.clone());
+        let scope = Scope { request: own.request(), response: None, key: None };
+        match choose(&Found::One(group), &scope) {
+            Choice::Declared(served) => {
+                let is_worse =
+                    declared.is_none_or(|known| known.operation.class < served.operation.class);
+                if is_worse {
+                    declared = Some(served);
+                }
+            }
+            Choice::Undeclared { strictest: level } => strictest = strictest.max(level),
+        }
+    }
+    match declared {
+        Some(served) => Choice::Declared(served),
+        None => Choice::Undeclared { strictest },
+    }
+}
+
+/// The body as the digest sees it: a key in the carrier's place is no part of what is asked.
+fn body_without_key(operation: &Operation, body: &BodyDoc) -> Option<BodyDoc> {
+    let (Place::BodyPointer { pointer, .. }, BodyDoc::Json(doc)) =
+        (&operation.carrier.place, body)
+    else {
+        return None;
+    };
+    let value = pointer.resolve(doc.root())?;
+    if value.kind() != Kind::String {
+        return None;
+    }
+    let mut edits = Edits::new();
+    edits.replace(value, "null");
+    Doc::parse(edits.apply(doc.text())).ok().map(BodyDoc::Json)
+}
+
+/// The places of the request that the operation's rules read: section and names.
+fn readers(operation: &Operation) -> impl Iterator<Item = (String, Vec<String>)> + '_ {
+    let conditions = operation.conditions.iter().map(|condition| &condition.path);
+    let follow_ups = [&operation.inverse, &operation.compensate];
+    let follow_ups = follow_ups.into_iter().flatten().flat_map(|call| &call.arguments);
+    let lookups = operation.lookup.iter().flat_map(|lookup| &lookup.arguments);
+    let drafts = operation.draft.iter().flat_map(|draft| &draft.arguments);
+    let mapped = follow_ups.chain(lookups).chain(drafts).filter_map(mapped_path);
+    let paths = conditions.chain(mapped).filter_map(request_place);
+    let assertions = assertions(operation).filter_map(assertion_place);
+    let carrier = match &operation.carrier.place {
+        Place::BodyPointer { pointer, .. } => {
+            Some(("body".to_owned(), pointer.tokens().to_vec()))
+        }
+        Place::Query(name) => Some(("query".to_owned(), vec![name.clone()])),
+        Place::Argument(_) | Place::Header(_) | Place::Unsupported => None,
+    };
+    paths.chain(assertions).chain(carrier)
+}
+
+fn mapped_path(argument: &Argument) -> Option<&Path> {
+    match &argument.mapping {
+        Mapping::Path(path) => Some(path),
+        Mapping::Const(_) => None,
+    }
+}
+
+fn request_place(path: &Path) -> Option<(String, Vec<String>)> {
+    if path.root != Root::Request {
+        return None;
+    }
+    let names: Vec<String> = path
+        .segments
+        .iter()
+        .map(|segment| match segment {
+            Segment::Name(name) => name.clone(),
+            Segment::Index(index) => index.to_string(),
+        })
+        .collect();
+    let (section, rest) = names.split_first()?;
+    match section.as_str() {
+        "body" | "query" => Some((section.clone(), rest.to_vec())),
+        "path" | "header" => None,
+        // A tool's arguments have no sections.
+        _ => Some(("arguments".to_owned(), names.clone())),
+    }
+}
+
+fn assertions(operation: &Operation) -> impl Iterator<Item = &Assertion> {
+    use crate::contract::operation::Verification;
+    let bound = match &operation.verification {
+        Verification::ResponseBinding { assertions, .. } => assertions.as_slice(),
+        Verification::None | Verification::Plan => &[],
+    };
+    operation.rejected_if.iter().chain(bound)
+}
+
+fn assertion_place(assertion: &Assertion) -> Option<(String, Vec<String>)> {
+    let (actual, expected) = match &assertion.check {
+        Check::Absent(actual) | Check::Exists(actual) => (actual, None),
+        Check::EqualsLiteral { actual, .. } | Check::OneOf { actual, .. } => (actual, None),
+        Check::EqualsRequest { actual, expected } => (actual, Some(expected)),
+    };
+    if let Some(expected) = expected {
+        let (section, rest) = expected.tokens().split_first()?;
+        return match section.as_str() {
+            "body" | "query" => Some((section.clone(), rest.to_vec())),
+            "path" | "header" => None,
+            _ => Some(("arguments".to_owned(), expected.tokens().to_vec())),
+        };
+    }
+    match actual {
+        Selector::RequestBody(pointer) => Some(("body".to_owned(), pointer.tokens().to_vec())),
+        Selector::HttpStatus
+        | Selector::McpStructured(_)
+        | Selector::ResponseBody(_)
+        | Selector::ResponseHeader(_) => None,
+    }
+}

@@ -1,0 +1,806 @@
+//! The way back: what became of a call, how it is taken back, and what the agent is told.
+//!
+//! A write's dispatch is classified, its evidence evaluated, its undo resolved, its entry finished and
+//! its report made, in this order, inside the task that `record` spawned. A read is passed on with its
+//! report. Nothing here can refuse: something may have been sent.
+
+mod notice;
+mod outcome;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+
+use super::dispatch::Observation;
+use super::step::{Next, Stage, Step};
+use super::stream::{self, Watched};
+use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
+use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
+use crate::contract::class::{Class, Disposition, Outcome};
+use crate::contract::json::Doc;
+use crate::contract::key::{EntryId, OperationId};
+use crate::contract::report::{CallJson, MAX_HEADER, Report};
+use crate::contract::selector::Evidence;
+use crate::http::body::{essence, is_json};
+use crate::http::headers::{REPLAYED, sift_answer};
+use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
+use crate::mcp::Era;
+use crate::mcp::answer::{self as mcp_answer, Settled as ToolSettled, Waiting};
+use crate::mcp::jsonrpc::Id;
+use crate::mcp::reply as mcp_reply;
+use crate::metrics::{Decision, OperationMetrics};
+use crate::policy::Served;
+use crate::upstream::{LostReason, Sent};
+use notice::Notice;
+use outcome::{Conclusion, Dispatched, conclude};
+
+/// See the module's page.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+/// An answer, and what is still to do after it was given: reading a stream to its end.
+pub struct Settled {
+    /// The answer.
+    pub reply: Reply,
+    /// What the task does after the reply was handed over.
+    pub tail: Option<Tail>,
+}
+
+/// See [`Settled::tail`].
+pub type Tail = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a finish names.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// The entry.
+    pub entry: EntryId,
+    /// The attempt.
+    pub attempt: u32,
+    /// There is no entry: the ledger was down in observe mode.
+    pub is_unrecorded: bool,
+}
+
+impl Step for Settle {
+    type In = Attempt;
+    type Out = Attempt;
+    type Below = Observation;
+    type Answer = Settled;
+
+    async fn step<N: Stage<Attempt, Answer = Observation>>(
+        &self,
+        attempt: Attempt,
+        next: Next<'_, N>,
+    ) -> Settled {
+        match attempt {
+            Attempt::Read(read) => {
+                let about = About::of(&read);
+                let observation = next.run(Attempt::Read(read)).await;
+                about.settle(&self.shared, observation).await.into()
+            }
+            Attempt::Write(recorded) => {
+                let case = Case {
+                    shared: Arc::clone(&self.shared),
+                    identity: recorded.identity(),
+                    carried: Arc::clone(recorded.carried()),
+                    after_unknown: recorded.is_after_unknown(),
+                    agent: recorded.agent().clone(),
+                };
+                let observation = next.run(Attempt::Write(recorded)).await;
+                case.settle(observation).await
+            }
+        }
+    }
+}
+
+/// What the report of a read needs once the read itself is sent.
+struct About {
+    served: Arc<Served>,
+    metrics: Arc<OperationMetrics>,
+    would: Option<&'static str>,
+    tool: Option<(Id, Era)>,
+    authority: Option<String>,
+}
+
+impl About {
+    fn of(read: &Read) -> Self {
+        let tool = match &read.payload {
+            ReadPayload::Tool(call) => Some((call.id().clone(), call.era())),
+            ReadPayload::Stream(_) | ReadPayload::Whole(_) => None,
+        };
+        Self {
+            served: Arc::clone(&read.served),
+            metrics: Arc::clone(&read.metrics),
+            would: read.would,
+            tool,
+            authority: read.head.authority.clone(),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report::for_read(self.served.operation.id.clone());
+        report.would = self.would.map(Into::into);
+        report
+    }
+
+    fn header(&self) -> HeaderValue {
+        match self.would {
+            None => self.served.read_header.clone(),
+            Some(_) => self.report().to_header(MAX_HEADER),
+        }
+    }
+
+    async fn settle(self, shared: &Shared, observation: Observation) -> Reply {
+        let Observation { sent, elapsed } = observation;
+        let (response, report) = match sent {
+            Sent::Answer(answer) => {
+                let (mut parts, body) = answer.into_parts();
+                pass_headers(shared, &mut parts, self.authority.as_deref());
+                match &self.tool {
+                    None => (Response::from_parts(parts, body), Some(self.header())),
+                    Some((id, era)) => {
+                        let response = self.tool_answer(shared, parts, body, id, *era).await;
+                        (response, None)
+                    }
+                }
+            }
+            Sent::NotSent(reason) => self.notice(&Notice::NotSent(reason)),
+            Sent::Lost(reason) => self.notice(&Notice::ReadLost(reason)),
+        };
+        Reply {
+            response,
+            report,
+            entry: None,
+            decision: if self.would.is_some() { Decision::WouldRefuse } else { Decision::Forwarded },
+            metrics: self.metrics,
+            class: Class::Read,
+            upstream: elapsed,
+        }
+    }
+
+    fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
+        match &self.tool {
+            None => (notice.problem(None), Some(self.header())),
+            Some((id, era)) => (notice.result(id, *era, &self.report().to_json()), None),
+        }
+    }
+
+    /// A read tool's answer with its report in it. What cannot be read passes untouched.
+    async fn tool_answer(
+        &self,
+        shared: &Shared,
+        parts: Parts,
+        body: Body,
+        id: &Id,
+        era: Era,
+    ) -> Response<Body> {
+        let report = self.report().to_json();
+        if is_event_stream(&parts.headers) {
+            let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            return stream::read_answer(parts, body, id.clone(), report, lost);
+        }
+        if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
+            return Response::from_parts(parts, body);
+        }
+        let limit = shared.settings.limits.response_body_bytes;
+        match collect_prefix(body, limit, &shared.budget, None).await {
+            Prefix::Partial { body, .. } => Response::from_parts(parts, body),
+            Prefix::Whole(collected) => {
+                let bytes = collected.bytes().clone();
+                let answer = mcp_answer::Answer::read(parts.status.as_u16(), bytes, id);
+                spliced(parts, &answer, &report, collected)
+            }
+        }
+    }
+}
+
+/// One recorded write on its way back.
+struct Case {
+    shared: Arc<Shared>,
+    identity: Identity,
+    carried: Arc<Carried>,
+    after_unknown: bool,
+    agent: super::Agent,
+}
+
+impl Case {
+    fn write(&self) -> &Write {
+        &self.carried.fresh.write
+    }
+
+    async fn settle(self, observation: Observation) -> Settled {
+        let Observation { sent, elapsed } = observation;
+        match sent {
+            Sent::NotSent(reason) => {
+                let dispatched = Dispatched::not_sent();
+                let conclusion = conclude(&self, &dispatched, None);
+                self.noticed(&Notice::NotSent(reason), conclusion, elapsed)
+            }
+            Sent::Lost(reason) => {
+                let cause = match reason {
+                    LostReason::HeadTimeout | LostReason::TotalTimeout => Cause::Timeout,
+                    LostReason::Protocol => Cause::Unreadable,
+                    LostReason::RequestBody | LostReason::Reset => Cause::Reset,
+                };
+                let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
+            }
+            Sent::Answer(answer) => {
+                let (mut parts, body) = answer.into_parts();
+                pass_headers(&self.shared, &mut parts, self.write().head.authority.as_deref());
+                match &self.write().form {
+                    Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
+                    Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
+                }
+            }
+        }
+    }
+
+    async fn http_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+        let operation = self.write().operation();
+        let status = parts.status.as_u16();
+        let disposition = operation.statuses.classify(status);
+        let reads = operation.reads_answer();
+        if !reads && !is_worth_keeping(&parts.headers, &body) {
+            let dispatched = Dispatched::answered(disposition, status);
+            let conclusion = conclude(&self, &dispatched, None);
+            return self.answered(Response::from_parts(parts, body), conclusion, None, elapsed);
+        }
+        let limit = if reads {
+            self.shared.settings.limits.response_body_bytes
+        } else {
+            ledger::MAX_ANSWER
+        };
+        match collect_prefix(body, limit, &self.shared.budget, None).await {
+            Prefix::Whole(collected) => {
+                let is_readable = is_json(essence(&parts.headers)) && !is_encoded(&parts.headers);
+                // Range answers are a part of something: never evidence (standards H-18).
+                let is_partial = parts.status == StatusCode::PARTIAL_CONTENT;
+                let doc = (is_readable && !is_partial)
+                    .then(|| Doc::parse(collected.bytes().clone()).ok())
+                    .flatten();
+                let dispatched = Dispatched::answered(disposition, status);
+                let evidence = Evidence {
+                    status,
+                    headers: &parts.headers,
+                    response: doc.as_ref().map(Doc::root),
+                    request: self.write().request(),
+                };
+                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                let answer = Answer {
+                    status,
+                    headers: kept_headers(&parts.headers),
+                    body: collected.bytes().to_vec(),
+                };
+                let bytes = collected.bytes().clone();
+                let response = Response::from_parts(parts, Body::full(bytes).hold(collected));
+                self.answered(response, conclusion, Some(answer), elapsed)
+            }
+            Prefix::Partial { body, why } => {
+                let is_cut = matches!(why, Partial::Broken | Partial::Idle);
+                if is_cut && disposition == Disposition::Accepted {
+                    let cause = match why {
+                        Partial::Idle => Cause::Timeout,
+                        Partial::Broken | Partial::Budget | Partial::TooLarge => {
+                            Cause::TruncatedBody
+                        }
+                    };
+                    drop(body);
+                    let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                    return self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed);
+                }
+                // A call that worked is not turned into an error because its proof is long.
+                let evidence = Evidence {
+                    status,
+                    headers: &parts.headers,
+                    response: None,
+                    request: self.write().request(),
+                };
+                let dispatched = Dispatched::answered(disposition, status);
+                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
+            }
+        }
+    }
+
+    async fn tool_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+        let status = parts.status.as_u16();
+        let Form::Mcp { call, .. } = &self.write().form else {
+            let conclusion = conclude(&self, &Dispatched::lost(Cause::Unreadable), None);
+            return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
+        };
+        let (id, era) = (call.id().clone(), call.era());
+        if is_event_stream(&parts.headers) && parts.status == StatusCode::OK {
+            return self.streamed(parts, body, id, era, elapsed);
+        }
+        let limit = self.shared.settings.limits.response_body_bytes;
+        match collect_prefix(body, limit, &self.shared.budget, None).await {
+            Prefix::Whole(collected) => {
+                let bytes = collected.bytes().clone();
+                let is_readable = is_json(essence(&parts.headers)) && !is_encoded(&parts.headers);
+                let answer = if is_readable {
+                    mcp_answer::Answer::read(status, bytes, &id)
+                } else {
+                    mcp_answer::Answer::unread(status, bytes, "the answer is not plain JSON")
+                };
+                let (conclusion, kept) = self.conclude_tool(&answer, &parts.headers);
+                let is_for_the_agent = match answer.kind() {
+                    mcp_answer::Kind::Error { .. }
+                    | mcp_answer::Kind::InputRequired
+                    | mcp_answer::Kind::Result { .. }
+                    | mcp_answer::Kind::Task => true,
+                    // What the upstream says of the session or the credential is for the client.
+                    mcp_answer::Kind::Unreadable(_) | mcp_answer::Kind::WrongId { .. } => {
+                        status >= 400
+                    }
+                };
+                if !is_for_the_agent {
+                    let notice = Notice::WriteLost(LostReason::Protocol);
+                    return self.noticed(&notice, conclusion, elapsed);
+                }
+                let report = self.finish(&conclusion, kept).to_json();
+                let response = spliced(parts, &answer, &report, collected);
+                self.reply(response, None, elapsed).into()
+            }
+            Prefix::Partial { body, why } => match why {
+                Partial::Broken | Partial::Idle => {
+                    drop(body);
+                    let dispatched = Dispatched::lost(Cause::TruncatedBody);
+                    let conclusion = conclude(&self, &dispatched, None);
+                    self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
+                }
+                Partial::Budget | Partial::TooLarge => {
+                    let dispatched = Dispatched::lost(Cause::Unreadable);
+                    let conclusion = conclude(&self, &dispatched, None);
+                    self.finish(&conclusion, None);
+                    self.reply(Response::from_parts(parts, body), None, elapsed).into()
+                }
+            },
+        }
+    }
+
+    /// Evaluates a tool's answer: table MCP-23, then the evidence.
+    fn conclude_tool(
+        &self,
+        answer: &mcp_answer::Answer,
+        headers: &HeaderMap,
+    ) -> (Conclusion, Option<Answer>) {
+        let operation = self.write().operation();
+        let (settled, why) = answer.settle(operation.is_error);
+        let mut dispatched = match settled {
+            ToolSettled::Final(disposition) => Dispatched::answered(disposition, answer.status()),
+            ToolSettled::Waiting(Waiting::Input | Waiting::UrlElicitation) => {
+                Dispatched::waiting(Cause::InputRequired, answer.status())
+            }
+            ToolSettled::Waiting(Waiting::Task) => {
+                Dispatched::waiting(Cause::Task, answer.status())
+            }
+        };
+        if why == mcp_answer::Cause::IsError {
+            dispatched.cause = Some(Cause::IsError);
+        }
+        if matches!(why, mcp_answer::Cause::Unreadable | mcp_answer::Cause::WrongId)
+            && dispatched.disposition == Disposition::Ambiguous
+        {
+            dispatched.cause = Some(Cause::Unreadable);
+            dispatched.is_answer = false;
+        }
+        let response = answer.evidence(operation.response);
+        let evidence = Evidence {
+            status: answer.status(),
+            headers,
+            response: response.as_ref().map(mcp_answer::Evidence::value),
+            request: self.write().request(),
+        };
+        let conclusion = conclude(self, &dispatched, Some(&evidence));
+        let kept = answer.result_json().map(|result| Answer {
+            status: 200,
+            headers: Vec::new(),
+            body: result.as_bytes().to_vec(),
+        });
+        (conclusion, kept)
+    }
+
+    /// The answer comes on a stream: the reply is the stream, and the task pumps it.
+    fn streamed(
+        self,
+        parts: Parts,
+        body: Body,
+        id: Id,
+        era: Era,
+        elapsed: Duration,
+    ) -> Settled {
+        let headers = parts.headers.clone();
+        let case = Arc::new(self);
+        let at_answer = {
+            let case = Arc::clone(&case);
+            move |answer: &mcp_answer::Answer| {
+                let (conclusion, kept) = case.conclude_tool(answer, &headers);
+                case.finish(&conclusion, kept).to_json()
+            }
+        };
+        let at_end = {
+            let case = Arc::clone(&case);
+            let id = id.clone();
+            move |is_timeout: bool| {
+                let cause = if is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
+                let conclusion = conclude(&case, &Dispatched::lost(cause), None);
+                let report = case.finish(&conclusion, None).to_json();
+                let entry = Some(case.identity.entry);
+                Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry)
+            }
+        };
+        let watched = Watched { id, at_answer: Box::new(at_answer), at_end: Box::new(at_end) };
+        let (response, tail) = stream::write_answer(parts, body, watched);
+        let reply = case.reply(response, None, elapsed);
+        Settled { reply, tail: Some(tail) }
+    }
+
+    /// Finishes the entry and answers with what the upstream answered.
+    fn answered(
+        self,
+        response: Response<Body>,
+        conclusion: Conclusion,
+        answer: Option<Answer>,
+        elapsed: Duration,
+    ) -> Settled {
+        let report = self.finish(&conclusion, answer).to_header(MAX_HEADER);
+        self.reply(response, Some(report), elapsed).into()
+    }
+
+    /// Finishes the entry and answers with what we know.
+    fn noticed(self, notice: &Notice, conclusion: Conclusion, elapsed: Duration) -> Settled {
+        let report = self.finish(&conclusion, None);
+        let entry = (!self.identity.is_unrecorded).then_some(self.identity.entry);
+        match &self.write().form {
+            Form::Http { .. } => {
+                let response = notice.problem(entry);
+                self.reply(response, Some(report.to_header(MAX_HEADER)), elapsed).into()
+            }
+            Form::Mcp { call, .. } => {
+                let text = notice.message_of(call.id(), call.era(), &report.to_json(), entry);
+                self.reply(json_response(text), None, elapsed).into()
+            }
+        }
+    }
+
+    fn reply(
+        &self,
+        response: Response<Body>,
+        report: Option<HeaderValue>,
+        elapsed: Duration,
+    ) -> Reply {
+        let write = self.write();
+        Reply {
+            response,
+            report,
+            entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
+            decision: if write.would.is_some() {
+                Decision::WouldRefuse
+            } else {
+                Decision::Forwarded
+            },
+            metrics: Arc::clone(&write.metrics),
+            class: write.class,
+            upstream: elapsed,
+        }
+    }
+
+    /// Hands the finish to the ledger, counts, logs the one line of this write, and gives the report.
+    fn finish(&self, conclusion: &Conclusion, answer: Option<Answer>) -> Report {
+        let write = self.write();
+        conclusion.count(write);
+        let finished = if self.identity.is_unrecorded {
+            None
+        } else {
+            let now_ms = self.shared.clock.now_ms();
+            let finish = conclusion.finish(self, answer, now_ms);
+            Some(self.shared.ledger.finish(finish))
+        };
+        let report = conclusion.report(self, finished);
+        tracing::info!(
+            event = "write",
+            ledger_id = %self.identity.entry,
+            operation = %write.operation().id,
+            effect_class = %write.class,
+            transport = write.transport().as_str(),
+            disposition = %conclusion.disposition,
+            verdict = conclusion.verdict.map(|verdict| verdict.as_str()),
+            cause = conclusion.cause.map(|cause| cause.as_str()),
+            principal = %write.principal.id,
+            would = write.would,
+            "write finished"
+        );
+        report
+    }
+}
+
+/// The task of a write saw that the agent had left before dispatch.
+pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
+    if recorded.identity().is_unrecorded {
+        return;
+    }
+    let finish = bare_finish(
+        recorded.identity(),
+        State::Rejected,
+        Cause::NotSent,
+        Disposition::NotSent,
+        shared.clock.now_ms(),
+    );
+    let _kept = shared.ledger.finish(finish);
+}
+
+/// The task of a write died after its entry was begun.
+pub fn finish_panicked(shared: &Shared, identity: Identity) {
+    if identity.is_unrecorded {
+        return;
+    }
+    tracing::error!(ledger_id = %identity.entry, "the task of a write died: its outcome is unknown");
+    let finish = bare_finish(
+        identity,
+        State::Unknown,
+        Cause::Panic,
+        Disposition::Ambiguous,
+        shared.clock.now_ms(),
+    );
+    let _kept = shared.ledger.finish(finish);
+}
+
+fn bare_finish(
+    identity: Identity,
+    state: State,
+    cause: Cause,
+    disposition: Disposition,
+    now_ms: i64,
+) -> Finish {
+    Finish {
+        entry: identity.entry,
+        attempt: identity.attempt,
+        state,
+        cause: Some(cause),
+        disposition,
+        verdict: None,
+        answered: false,
+        upstream_status: None,
+        upstream_id: None,
+        undo: None,
+        undo_mark: None,
+        compensate: None,
+        deadline_ms: None,
+        undo_unavailable: None,
+        answer: None,
+        undoes: None,
+        now_ms,
+    }
+}
+
+/// The answer that is given when the task of a write died before it could answer: what it had begun is
+/// unknown, and that is said.
+pub fn died(write: &WriteIdentity) -> Reply {
+    let mut report = Report::new(write.class, write.operation.clone());
+    report.entry = Some(write.entry);
+    report.outcome = Some(Outcome::Unknown);
+    let notice = Notice::Died;
+    let (response, header) = match &write.tool {
+        None => (notice.problem(Some(write.entry)), Some(report.to_header(MAX_HEADER))),
+        Some((id, era)) => {
+            let text = notice.message_of(id, *era, &report.to_json(), Some(write.entry));
+            (json_response(text), None)
+        }
+    };
+    Reply {
+        response,
+        report: header,
+        entry: None,
+        decision: Decision::Forwarded,
+        metrics: Arc::clone(&write.metrics),
+        class: write.class,
+        upstream: Duration::ZERO,
+    }
+}
+
+/// What is known of a write outside its task.
+#[derive(Debug)]
+pub struct WriteIdentity {
+    /// The entry, if it was begun.
+    pub entry: EntryId,
+    /// The operation.
+    pub operation: OperationId,
+    /// The class.
+    pub class: Class,
+    /// The operation's metrics.
+    pub metrics: Arc<OperationMetrics>,
+    /// The id and era of a tool call.
+    pub tool: Option<(Id, Era)>,
+}
+
+impl WriteIdentity {
+    /// Of a write.
+    pub fn of(write: &Write) -> Self {
+        Self {
+            entry: write.id,
+            operation: write.operation().id.clone(),
+            class: write.class,
+            metrics: Arc::clone(&write.metrics),
+            tool: match &write.form {
+                Form::Http { .. } => None,
+                Form::Mcp { call, .. } => Some((call.id().clone(), call.era())),
+            },
+        }
+    }
+}
+
+/// A recorded answer, for a repeat: as it was, with a report of now (standards I-9, MCP-47).
+pub fn recorded_answer(
+    shared: &Shared,
+    write: &Write,
+    entry: EntryId,
+    stored: Stored,
+) -> (Response<Body>, Option<HeaderValue>) {
+    let record = &stored.record;
+    let mut report = write.report();
+    report.entry = Some(entry);
+    report.ledger_id = Some(record.prior.ledger_id.clone());
+    report.idempotency_key = record.key_sent.then(|| record.prior.ledger_id.clone());
+    report.replayed = true;
+    report.outcome = Some(Outcome::Accepted);
+    if let Some(finish) = &record.finish {
+        report.verdict = finish.verdict;
+        let now_ms = shared.clock.now_ms();
+        let is_passed = crate::contract::undo::is_passed(finish.deadline_ms, now_ms);
+        report.deadline_ms = finish.deadline_ms;
+        report.undo_unavailable = finish.undo_unavailable.clone();
+        if is_passed && finish.undo.is_some() {
+            report.undo_unavailable = Some("deadline passed".to_owned());
+        } else {
+            report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
+        }
+        report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
+    }
+    let answer = stored.answer.unwrap_or(Answer {
+        status: 200,
+        headers: Vec::new(),
+        body: Vec::new(),
+    });
+    match &write.form {
+        Form::Http { .. } => {
+            let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+            let mut response = Response::new(Body::full(answer.body));
+            *response.status_mut() = status;
+            let headers = response.headers_mut();
+            for (name, value) in answer.headers {
+                if let (Ok(name), Ok(value)) = (
+                    http::HeaderName::from_bytes(name.as_bytes()),
+                    HeaderValue::from_bytes(&value),
+                ) {
+                    headers.append(name, value);
+                }
+            }
+            headers.insert(REPLAYED, HeaderValue::from_static("true"));
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            (response, Some(report.to_header(MAX_HEADER)))
+        }
+        Form::Mcp { call, .. } => {
+            let recorded = String::from_utf8_lossy(&answer.body);
+            let report = report.to_json();
+            let text = mcp_reply::replay(call.id(), call.era(), &recorded, &report)
+                .unwrap_or_else(|_| {
+                    Notice::Unreplayable.message_of(call.id(), call.era(), &report, Some(entry))
+                });
+            (json_response(text), None)
+        }
+    }
+}
+
+/// An MCP answer of ours: HTTP 200 and one JSON message.
+pub fn json_response(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::full(text));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// An answer with the report spliced in; every other byte as it came.
+fn spliced(
+    mut parts: Parts,
+    answer: &mcp_answer::Answer,
+    report: &str,
+    held: Collected,
+) -> Response<Body> {
+    let spliced = answer.with_report(report);
+    if let Some(reason) = spliced.unplaced {
+        tracing::debug!(reason, "the report could not be put into the answer");
+    } else {
+        // What was computed over the old bytes is void (standards H-44).
+        parts.headers.remove(header::CONTENT_LENGTH);
+        for name in ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"] {
+            parts.headers.remove(name);
+        }
+        parts.headers.remove(header::ETAG);
+    }
+    let body: Bytes = spliced.body;
+    Response::from_parts(parts, Body::full(body).hold(held))
+}
+
+/// What is passed on of an answer's head.
+fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
+    let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
+    if stripped > 0 {
+        shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
+    }
+    for name in [header::LOCATION, header::CONTENT_LOCATION] {
+        if let Some(value) = parts.headers.get(&name)
+            && let Some(ours) = relocated(shared, value, authority)
+        {
+            parts.headers.insert(name, ours);
+        }
+    }
+    parts.version = http::Version::HTTP_11;
+}
+
+/// A location under the upstream's authority, as a location under ours (contract section 9).
+fn relocated(
+    shared: &Shared,
+    value: &HeaderValue,
+    authority: Option<&str>,
+) -> Option<HeaderValue> {
+    let settings = &shared.settings;
+    let text = value.to_str().ok()?;
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let path = rest.strip_prefix(settings.upstream_authority.as_str())?;
+    if !(path.is_empty() || path.starts_with(['/', '?', '#'])) {
+        return None;
+    }
+    let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
+    HeaderValue::from_str(&format!("http://{}{path}", authority?)).ok()
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    essence(headers).eq_ignore_ascii_case("text/event-stream")
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether an answer that no rule reads is read all the same, to be given to a repeat: one that says
+/// how long it is and is short, or JSON. Anything else may be a stream, and streams.
+fn is_worth_keeping(headers: &HeaderMap, body: &Body) -> bool {
+    use http_body::Body as _;
+    let limit = u64::try_from(ledger::MAX_ANSWER).unwrap_or(u64::MAX);
+    match body.size_hint().exact() {
+        Some(length) => length <= limit,
+        None => is_json(essence(headers)),
+    }
+}
+
+/// The headers that a recorded answer keeps (standards I-9); none may hold a secret.
+fn kept_headers(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    [
+        header::CONTENT_TYPE,
+        header::CONTENT_LANGUAGE,
+        header::LOCATION,
+        header::ETAG,
+        header::LINK,
+    ]
+    .iter()
+    .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
+    .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+    .collect()
+}
+
+/// Whether a finish is not yet durable as far as anybody knows.
+fn is_unfinished(finished: Option<Finished>) -> bool {
+    matches!(finished, Some(Finished::Unfinished))
+}

@@ -1,0 +1,402 @@
+//! From what was seen to what is concluded: disposition, verdict, undo, and the finish and report that
+//! say it.
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::{Case, is_unfinished};
+use crate::call::digest::{BodyForm, http_mark, tool_mark};
+use crate::contract::assertion::evaluate;
+use crate::contract::class::{Class, Disposition, Outcome, Verdict};
+use crate::contract::json::Doc;
+use crate::contract::key::Digest;
+use crate::contract::operation::{BodyType, FollowUp, Operation, Verification};
+use crate::contract::path::{Request, Scope};
+use crate::contract::report::{CallJson, LedgerNote, Report, UndoKind};
+use crate::contract::selector::Evidence;
+use crate::contract::undo::{Resolved, Unavailable, check_sensitive, resolve, resolve_lookup};
+use crate::http::body::{BodyDoc, RequestDoc};
+use crate::ledger::{Answer, Cause, Finish, Finished, State};
+use crate::metrics::Availability;
+use crate::pipeline::Write;
+use crate::pipeline::live::Live;
+use crate::policy::{Choice, Found, choose};
+
+/// What a dispatch came to, before the evidence is looked at.
+#[derive(Debug)]
+pub struct Dispatched {
+    /// By the status, or by table MCP-23.
+    pub disposition: Disposition,
+    /// The fact behind it, where it is no plain answer.
+    pub cause: Option<Cause>,
+    /// The upstream's status.
+    pub status: Option<u16>,
+    /// The upstream wants more, or answers later.
+    pub is_waiting: bool,
+    /// The agent is given an answer of the upstream.
+    pub is_answer: bool,
+}
+
+impl Dispatched {
+    /// Nothing was sent.
+    pub fn not_sent() -> Self {
+        Self {
+            disposition: Disposition::NotSent,
+            cause: Some(Cause::NotSent),
+            status: None,
+            is_waiting: false,
+            is_answer: false,
+        }
+    }
+
+    /// The answer was lost.
+    pub fn lost(cause: Cause) -> Self {
+        Self {
+            disposition: Disposition::Ambiguous,
+            cause: Some(cause),
+            status: None,
+            is_waiting: false,
+            is_answer: false,
+        }
+    }
+
+    /// There is an answer.
+    pub fn answered(disposition: Disposition, status: u16) -> Self {
+        let cause =
+            (disposition == Disposition::Ambiguous).then_some(Cause::AmbiguousStatus);
+        Self { disposition, cause, status: Some(status), is_waiting: false, is_answer: true }
+    }
+
+    /// The upstream has not answered yet.
+    pub fn waiting(cause: Cause, status: u16) -> Self {
+        Self {
+            disposition: Disposition::Ambiguous,
+            cause: Some(cause),
+            status: Some(status),
+            is_waiting: true,
+            is_answer: true,
+        }
+    }
+}
+
+/// What is concluded of one write.
+#[derive(Debug)]
+pub struct Conclusion {
+    /// Of the dispatch.
+    pub disposition: Disposition,
+    /// Of the entry.
+    pub state: State,
+    /// The fact behind it.
+    pub cause: Option<Cause>,
+    /// Of the evidence; only for an accepted write.
+    pub verdict: Option<Verdict>,
+    status: Option<u16>,
+    is_answer: bool,
+    upstream_id: Option<String>,
+    undo: Option<(CallJson, UndoKind)>,
+    undo_mark: Option<Digest>,
+    compensate: Option<CallJson>,
+    deadline_ms: Option<i64>,
+    unavailable: Option<String>,
+    inverse_report: Option<Availability>,
+    compensate_report: Option<Availability>,
+    lookup: Option<CallJson>,
+}
+
+/// Concludes a write from its dispatch and its evidence.
+pub fn conclude(
+    case: &Case,
+    dispatched: &Dispatched,
+    evidence: Option<&Evidence<'_>>,
+) -> Conclusion {
+    let write = case.write();
+    let operation = write.operation();
+    let mut disposition = dispatched.disposition;
+    if disposition == Disposition::Accepted
+        && !operation.rejected_if.is_empty()
+        && let Some(evidence) = evidence
+        && evaluate(&operation.rejected_if, evidence).verdict == Verdict::Verified
+    {
+        disposition = Disposition::DefinitelyRejected;
+    }
+    // A rejection that follows an unknown attempt says nothing of that attempt, unless the upstream
+    // answers a key as it did the first time (contract section 3).
+    let is_silent_of_the_first = case.after_unknown
+        && disposition == Disposition::DefinitelyRejected
+        && operation.carrier.replay != Some(crate::contract::key::ReplayRule::Full);
+    let state = if dispatched.is_waiting {
+        State::Waiting
+    } else if is_silent_of_the_first {
+        State::Unknown
+    } else {
+        match Outcome::from(disposition) {
+            Outcome::Accepted => State::Accepted,
+            Outcome::Rejected => State::Rejected,
+            Outcome::Unknown => State::Unknown,
+        }
+    };
+    let mut conclusion = Conclusion {
+        disposition,
+        state,
+        cause: dispatched.cause,
+        verdict: None,
+        status: dispatched.status,
+        is_answer: dispatched.is_answer && !case.agent.is_gone(),
+        upstream_id: None,
+        undo: None,
+        undo_mark: None,
+        compensate: None,
+        deadline_ms: None,
+        unavailable: None,
+        inverse_report: None,
+        compensate_report: None,
+        lookup: None,
+    };
+    let key = case.carried.key.as_ref().map(|key| key.as_str());
+    if state == State::Accepted {
+        conclusion.verdict = Some(verdict(operation, evidence));
+        if let Some(evidence) = evidence {
+            conclusion.upstream_id =
+                operation.upstream_id.as_ref().and_then(|selector| selector.identifier(evidence));
+        }
+        let scope = Scope {
+            request: write.request(),
+            response: evidence.and_then(|evidence| evidence.response),
+            key,
+        };
+        if conclusion.verdict != Some(Verdict::Contradicted) {
+            conclusion.undo(case, operation, &scope);
+        }
+    } else if let Some(lookup) = &operation.lookup {
+        let scope = Scope { request: write.request(), response: None, key };
+        let is_sensitive =
+            check_sensitive(&lookup.arguments, &scope, &operation.sensitive).is_err();
+        if !is_sensitive && let Ok(resolved) = resolve_lookup(lookup, &scope) {
+            conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
+        }
+    }
+    conclusion
+}
+
+fn verdict(operation: &Operation, evidence: Option<&Evidence<'_>>) -> Verdict {
+    match (&operation.verification, evidence) {
+        (Verification::ResponseBinding { assertions, .. }, Some(evidence)) => {
+            evaluate(assertions, evidence).verdict
+        }
+        (Verification::ResponseBinding { .. } | Verification::None | Verification::Plan, _) => {
+            Verdict::Inconclusive
+        }
+    }
+}
+
+impl Conclusion {
+    fn undo(&mut self, case: &Case, operation: &Operation, scope: &Scope<'_>) {
+        let now_ms = case.shared.clock.now_ms();
+        let live = &case.write().live;
+        let resolved = |call: &FollowUp| {
+            let resolved = resolve(call, scope, now_ms, &operation.sensitive)?;
+            if crate::contract::undo::is_passed(resolved.deadline_ms, now_ms) {
+                return Err(Unavailable::DeadlinePassed);
+            }
+            is_what_it_says(live, call, &resolved).map(|()| resolved)
+        };
+        match operation.class {
+            Class::Read | Class::Irreversible => {}
+            Class::Reversible => {
+                if let Some(inverse) = &operation.inverse {
+                    let inverse = resolved(inverse);
+                    self.inverse_report = Some(availability(&inverse));
+                    self.offer(inverse, UndoKind::Inverse);
+                } else {
+                    self.inverse_report = Some(Availability::NotDeclared);
+                }
+                if let Some(compensate) = &operation.compensate {
+                    let compensate = resolved(compensate);
+                    self.compensate_report = Some(availability(&compensate));
+                    self.compensate = compensate.ok().map(|call| CallJson::compensate(&call));
+                }
+            }
+            Class::Compensable => match &operation.compensate {
+                Some(compensate) => {
+                    let compensate = resolved(compensate);
+                    self.compensate_report = Some(availability(&compensate));
+                    self.offer(compensate, UndoKind::Compensate);
+                }
+                None => self.compensate_report = Some(Availability::NotDeclared),
+            },
+        }
+    }
+
+    fn offer(&mut self, call: Result<Resolved, Unavailable>, kind: UndoKind) {
+        match call {
+            Ok(call) => {
+                self.deadline_ms = call.deadline_ms;
+                self.undo_mark = mark(&call);
+                self.undo = Some((CallJson::undo(kind, &call), kind));
+            }
+            Err(unavailable) => self.unavailable = Some(unavailable.to_string()),
+        }
+    }
+
+    /// What the ledger records.
+    pub fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
+        let is_kept = matches!(self.state, State::Accepted);
+        Finish {
+            entry: case.identity.entry,
+            attempt: case.identity.attempt,
+            state: self.state,
+            cause: self.cause,
+            disposition: self.disposition,
+            verdict: self.verdict,
+            answered: self.is_answer,
+            upstream_status: self.status,
+            upstream_id: self.upstream_id.clone(),
+            undo: self.undo.as_ref().map(|(call, _)| call.as_json().to_owned()),
+            undo_mark: self.undo_mark,
+            compensate: self.compensate.as_ref().map(|call| call.as_json().to_owned()),
+            deadline_ms: self.deadline_ms,
+            undo_unavailable: self.unavailable.clone(),
+            answer: if is_kept { answer } else { None },
+            undoes: (is_kept && self.verdict != Some(Verdict::Contradicted))
+                .then_some(case.write().digest.mark),
+            now_ms,
+        }
+    }
+
+    /// What the agent is told.
+    pub fn report(&self, case: &Case, finished: Option<Finished>) -> Report {
+        let mut report = case.write().report();
+        report.idempotency_key = case.carried.key.clone();
+        report.ledger_id = Some(case.carried.ledger_id.clone());
+        report.entry = Some(case.identity.entry);
+        report.outcome = match self.state {
+            State::Accepted | State::Undone => Some(Outcome::Accepted),
+            State::Rejected => Some(Outcome::Rejected),
+            State::Unknown => Some(Outcome::Unknown),
+            State::Begun | State::Waiting => None,
+        };
+        report.verdict = self.verdict;
+        report.undo = self.undo.as_ref().map(|(call, _)| call.clone());
+        report.deadline_ms = self.deadline_ms;
+        report.compensate = self.compensate.clone();
+        report.undo_unavailable = self.unavailable.clone();
+        report.lookup = self.lookup.clone();
+        report.repeats = case.carried.fresh.standing.repeats;
+        if case.identity.is_unrecorded {
+            report.entry = None;
+            report.ledger = Some(LedgerNote::Down);
+        } else if is_unfinished(finished) {
+            report.ledger = Some(LedgerNote::Unfinished);
+        }
+        report
+    }
+
+    /// Counts what was concluded.
+    pub fn count(&self, write: &Write) {
+        write.metrics.outcomes.count(self.disposition);
+        if let Some(verdict) = self.verdict {
+            write.metrics.verdicts.count(verdict);
+        }
+        if let Some(availability) = self.inverse_report {
+            write.metrics.undo_inverse.count(availability);
+        }
+        if let Some(availability) = self.compensate_report {
+            write.metrics.undo_compensate.count(availability);
+        }
+    }
+}
+
+fn availability(call: &Result<Resolved, Unavailable>) -> Availability {
+    match call {
+        Ok(_) => Availability::Available,
+        Err(Unavailable::DeadlinePassed | Unavailable::DeadlineUnreadable) => {
+            Availability::DeadlinePassed
+        }
+        Err(_) => Availability::ArgumentMissing,
+    }
+}
+
+/// A built follow-up is matched again: if it selects another operation, it is not offered (contract
+/// section 2, Variants).
+fn is_what_it_says(live: &Live, call: &FollowUp, resolved: &Resolved) -> Result<(), Unavailable> {
+    let wanted = &call.reference.operation;
+    let other = || Unavailable::OtherOperation { operation: wanted.clone() };
+    let is_wanted = |choice: Choice<'_>| match choice {
+        Choice::Declared(served) => served.operation.id == *wanted,
+        Choice::Undeclared { .. } => false,
+    };
+    if let Some(tool) = &resolved.tool {
+        let group = live.snapshot.find_tool(tool).ok_or_else(|| Unavailable::NotServed {
+            operation: wanted.clone(),
+        })?;
+        let arguments = Doc::parse(resolved.arguments_json()).map_err(|_| other())?;
+        let request = Request::Arguments(arguments.root());
+        let scope = Scope { request, response: None, key: None };
+        return is_wanted(choose(&Found::One(group), &scope)).then_some(()).ok_or_else(other);
+    }
+    let Some((method, target)) = &resolved.http else {
+        return Err(other());
+    };
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target.as_str(), None),
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in &resolved.headers {
+        headers.append(name.clone(), value.clone());
+    }
+    let kind = media_type(call.reference.body_type);
+    if let Ok(value) = http::HeaderValue::from_str(kind) {
+        headers.insert(http::header::CONTENT_TYPE, value);
+    }
+    let bytes = Bytes::from(resolved.body.clone().unwrap_or_default());
+    let body = BodyDoc::read(&headers, &bytes).map_err(|_| other())?;
+    let found = live.snapshot.find_http(method, path);
+    let groups = match &found {
+        Found::None => return Err(Unavailable::NotServed { operation: wanted.clone() }),
+        Found::One(group) => vec![*group],
+        Found::Several(groups) => groups.clone(),
+    };
+    let is_it = groups.iter().all(|group| {
+        let params = match group.operations.first().map(|served| &served.operation.target) {
+            Some(crate::contract::operation::Target::Http { template, .. }) => {
+                template.matches(path).unwrap_or_default()
+            }
+            Some(crate::contract::operation::Target::Tool { .. }) | None => Vec::new(),
+        };
+        let doc = RequestDoc::new(&params, query, &headers, body.clone());
+        let scope = Scope { request: doc.request(), response: None, key: None };
+        is_wanted(choose(&Found::One(group), &scope))
+    });
+    is_it.then_some(()).ok_or_else(other)
+}
+
+fn media_type(body_type: BodyType) -> &'static str {
+    match body_type {
+        BodyType::Form => "application/x-www-form-urlencoded",
+        BodyType::Json => "application/json",
+    }
+}
+
+/// What the follow-up will be recognised by when the agent makes it.
+fn mark(call: &Resolved) -> Option<Digest> {
+    if let Some(tool) = &call.tool {
+        let arguments = Doc::parse(call.arguments_json()).ok()?;
+        return Some(tool_mark(tool, arguments.root()));
+    }
+    let (method, target) = call.http.as_ref()?;
+    let Some(body) = &call.body else {
+        return Some(http_mark(method, target, BodyForm::None));
+    };
+    match Doc::parse(body.clone()) {
+        Ok(doc) => {
+            let form = BodyForm::Json("application/json", doc.root());
+            Some(http_mark(method, target, form))
+        }
+        Err(_) => {
+            let form =
+                BodyForm::Opaque("application/x-www-form-urlencoded", body.as_bytes());
+            Some(http_mark(method, target, form))
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! The stack, and the codec at its edge.
+//!
+//! [`stack`] is the whole request path in one function. Outside the pipeline there is only the codec: it
+//! takes a request apart (plain HTTP, or MCP on the configured paths), has the pipeline answer it, and
+//! writes the answer. From there out the error is `Infallible`: an error that reached hyper would close
+//! the connection without an answer (pitfall P8).
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use pin_project_lite::pin_project;
+use tower::{Layer, Service, ServiceBuilder};
+
+use crate::admit::Places;
+use crate::call::payload::{self, Body, Budget, CollectError, Collected};
+use crate::call::refusal::Refusal;
+use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
+use crate::contract::class::{Class, Level, Mode};
+use crate::contract::report::{MAX_HEADER, Report};
+use crate::http::decode::{Decoded, decode};
+use crate::http::encode::{self, Hop};
+use crate::http::{headers as http_headers, reply as http_reply};
+use crate::ledger::Ledger;
+use crate::mcp::headers::{check_form, check_headers};
+use crate::mcp::jsonrpc::{Id, Message, Rejection};
+use crate::mcp::reply::{Envelope, refusal as mcp_refusal};
+use crate::mcp::request::ToolCall;
+use crate::mcp::{Era, Methods, Route};
+use crate::metrics::{Decision, Rejected};
+use crate::pipeline::carry::Carry;
+use crate::pipeline::confirm::Confirm;
+use crate::pipeline::dispatch::Dispatch;
+use crate::pipeline::record::Record;
+use crate::pipeline::replay::Replay;
+use crate::pipeline::select::Select;
+use crate::pipeline::settle::{Settle, json_response};
+use crate::pipeline::stage::StageForm;
+use crate::pipeline::step::{Stage, step};
+use crate::pipeline::{Answered, Refused, Reply, Shared};
+use crate::server::{Arrival, Delivery, Peer};
+use crate::upstream::{Clocks, Sent, Upstream};
+
+/// What one worker's stack is made from.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+    /// This worker's connections.
+    pub upstream: Upstream,
+    /// The in-flight limit.
+    pub places: Places,
+    /// Paths that speak MCP; exact.
+    pub mcp_paths: Arc<[String]>,
+    /// MCP methods that pass.
+    pub methods: Arc<Methods>,
+    /// The proxy takes no more calls.
+    pub draining: Arc<AtomicBool>,
+}
+
+/// The request path, outermost first. All that can happen to a call is in this function.
+pub fn stack(cx: &Context) -> impl Service<
+    Arrival,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<>,
+> + Clone
++ Send
++ Sync
++ 'static
++ use<> {
+    let shared = || Arc::clone(&cx.shared);
+    // One type per stage of a call's life: a step that is moved, dropped or doubled no longer has the
+    // type that its neighbour wants, and this does not compile.
+    let pipeline = ServiceBuilder::new()
+        // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
+        .layer(step(Select { shared: shared() }))
+        // Before confirm: a call sent again with a spent token gets its recorded answer.
+        .layer(step(Replay { shared: shared() }))
+        // Before confirm: what is confirmed is what is sent, the draft.
+        .layer(step(StageForm))
+        // Before record: building the request may refuse, and a begun entry is always sendable.
+        .layer(step(Carry { shared: shared() }))
+        // Before record: a refused call leaves no entry.
+        .layer(step(Confirm { shared: shared() }))
+        // From here on a write is not cancelled: it runs in its own task.
+        .layer(step(Record { shared: shared() }))
+        // Inside record's task: an outcome is settled even if the agent has left.
+        .layer(step(Settle { shared: shared() }))
+        // Never fails: a lost answer is an observation.
+        .service(Dispatch { shared: shared(), upstream: cx.upstream.clone() });
+    ServiceBuilder::new()
+        // A panic is answered, not hung up on.
+        .layer(CatchLayer)
+        .service(Codec { cx: cx.clone(), pipeline })
+}
+
+/// The edge: a request into a call, a reply or a refusal into an answer.
+#[derive(Clone)]
+struct Codec<P> {
+    cx: Context,
+    pipeline: P,
+}
+
+type EdgeFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = EdgeFuture;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, arrival: Arrival) -> EdgeFuture {
+        // The one box per call. The clone is handles only.
+        let this = self.clone();
+        Box::pin(async move { Ok(this.answer(arrival).await) })
+    }
+}
+
+/// What an answer of ours is written in.
+enum Voice {
+    Http,
+    Mcp(Id, Era),
+}
+
+impl<P: Stage<Call, Answer = Answered>> Codec<P> {
+    async fn answer(self, arrival: Arrival) -> Response<Body> {
+        let shared = &self.cx.shared;
+        let began = shared.clock.instant();
+        let Arrival { request, peer } = arrival;
+        let Some(permit) = self.cx.places.take() else {
+            return self.refuse(Refusal::Overloaded.into(), Voice::Http);
+        };
+        if self.cx.draining.load(Ordering::Relaxed) {
+            return self.refuse(Refusal::Draining.into(), Voice::Http);
+        }
+        let (parts, body) = request.into_parts();
+        let body = Body::incoming(body);
+        let is_mcp = self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
+        let settings = &shared.settings;
+        let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
+        let decoded = origin.and_then(|()| {
+            decode(parts, peer.address.ip(), &settings.report_header, &settings.pseudonym)
+        });
+        let Decoded { head, control, oddity, stripped } = match decoded {
+            Ok(decoded) => decoded,
+            Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
+        };
+        if stripped > 0 {
+            shared.metrics.common().stripped_caller.increment(u64::from(stripped));
+        }
+        if is_mcp {
+            return self.mcp(head, control, oddity, body, permit, peer, began).await;
+        }
+        if head.method == Method::OPTIONS && ends_here(&head) {
+            return Response::new(Body::empty());
+        }
+        let payload = Payload::Http(body);
+        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        let answered = self.pipeline.run(call).await;
+        self.written(answered, Voice::Http, permit, peer, began)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
+    async fn mcp(
+        &self,
+        head: Head,
+        control: Control,
+        oddity: Option<Oddity>,
+        body: Body,
+        permit: Permit,
+        peer: Peer,
+        began: Instant,
+    ) -> Response<Body> {
+        if head.method != Method::POST {
+            return self.pass(head, oddity, body, permit).await;
+        }
+        let read = self.read_message(&head, body).await;
+        let (message, collected) = match read {
+            Ok(read) => read,
+            Err(early) => return *early,
+        };
+        let route = self.cx.methods.route(&message).and_then(|route| {
+            check_headers(&head.headers, &message)?;
+            Ok(route)
+        });
+        match route {
+            Ok(Route::Call) => {}
+            Ok(Route::Pass) => {
+                let bytes = message.body().clone();
+                let body = Body::full(bytes).hold(collected);
+                return self.pass(head, oddity, body, permit).await;
+            }
+            Err(rejection) => return self.reject(&rejection),
+        }
+        let era = Era::of(&head.headers, &message);
+        let call = match ToolCall::read(message, era) {
+            Ok(call) => call,
+            Err(rejection) => return self.reject(&rejection),
+        };
+        let voice = Voice::Mcp(call.id().clone(), era);
+        let (control, oddity) = match tool_control(control, &call) {
+            Ok(control) => (control, oddity),
+            Err((control, refusal)) => (control, oddity.or(Some(Oddity::Other(refusal)))),
+        };
+        let payload = Payload::Mcp(Box::new(call));
+        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        let answered = self.pipeline.run(call).await;
+        drop(collected);
+        self.written(answered, voice, permit, peer, began)
+    }
+
+    async fn read_message(
+        &self,
+        head: &Head,
+        body: Body,
+    ) -> Result<(Message, Collected), Box<Response<Body>>> {
+        let shared = &self.cx.shared;
+        let limits = &shared.settings.limits;
+        if let Err(rejection) = check_form(&head.headers) {
+            return Err(Box::new(self.reject(&rejection)));
+        }
+        let budget: &Budget = &shared.budget;
+        let limit = limits.request_body_bytes;
+        let collected = payload::collect(body, limit, budget, limits.request_idle).await;
+        let collected = collected.map_err(|error| {
+            let refusal = match error {
+                CollectError::Broken(_) => Refusal::BodyBroken,
+                CollectError::Budget => Refusal::Overloaded,
+                CollectError::Idle => Refusal::BodySlow,
+                CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
+            };
+            Box::new(self.refuse(refusal.into(), Voice::Http))
+        })?;
+        let [_, mcp] = &shared.metrics.common().body_bytes;
+        mcp.record(f64::from(u32::try_from(collected.bytes().len()).unwrap_or(u32::MAX)));
+        match Message::read(collected.bytes().clone()) {
+            Ok(message) => Ok((message, collected)),
+            Err(rejection) => Err(Box::new(self.reject(&rejection))),
+        }
+    }
+
+    /// Passes a message that is no call: it streams both ways, without a report and without our clocks
+    /// on its length, because it may be a stream that rests.
+    async fn pass(
+        &self,
+        head: Head,
+        oddity: Option<Oddity>,
+        body: Body,
+        permit: Permit,
+    ) -> Response<Body> {
+        let shared = &self.cx.shared;
+        let settings = &shared.settings;
+        if let Some(oddity) = oddity
+            && settings.mode == Mode::Enforce
+        {
+            return self.refuse(oddity.into_refusal().into(), Voice::Http);
+        }
+        let hop = Hop {
+            authority: &settings.upstream_authority,
+            base: &settings.upstream_base,
+            pseudonym: &settings.pseudonym,
+            headers: &settings.upstream_headers,
+        };
+        let headers = head.headers.clone();
+        let parts = match encode::request_head(&head, headers, None, hop) {
+            Ok(parts) => parts,
+            Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
+        };
+        let clocks = Clocks {
+            connect: settings.timeouts.connect,
+            head: settings.timeouts.head,
+            idle: None,
+            total: None,
+        };
+        match self.cx.upstream.send(Request::from_parts(parts, body), &clocks).await {
+            Sent::Answer(answer) => {
+                let (mut parts, body) = answer.into_parts();
+                let stripped =
+                    http_headers::sift_answer(&mut parts.headers, &settings.report_header);
+                shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
+                Response::from_parts(parts, body.hold(permit))
+            }
+            Sent::NotSent(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
+            Sent::Lost(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
+        }
+    }
+
+    /// Writes the pipeline's answer, counts it, and watches its delivery.
+    fn written(
+        &self,
+        answered: Answered,
+        voice: Voice,
+        permit: Permit,
+        peer: Peer,
+        began: Instant,
+    ) -> Response<Body> {
+        let shared = &self.cx.shared;
+        let transport = match &voice {
+            Voice::Http => Transport::Http,
+            Voice::Mcp(..) => Transport::Mcp,
+        };
+        let (mut response, class, upstream, entry) = match answered {
+            Ok(reply) => {
+                let Reply { mut response, report, entry, decision, metrics, class, upstream } =
+                    reply;
+                metrics.requests.count(decision);
+                if let Some(report) = report {
+                    http_reply::put_report(&mut response, &shared.settings.report_header, report);
+                }
+                (response, class, upstream, entry)
+            }
+            Err(refused) => {
+                let class = refused.class;
+                (self.refuse(refused, voice), class, Duration::ZERO, None)
+            }
+        };
+        let common = shared.metrics.common();
+        let spent = shared.clock.instant().saturating_duration_since(began);
+        common.overhead.record(class, spent.saturating_sub(upstream).as_secs_f64());
+        let metrics = shared.metrics.clone();
+        let clock = shared.clock.clone();
+        let body = std::mem::replace(response.body_mut(), Body::empty());
+        let body = body.on_end(move |_| {
+            let elapsed = clock.instant().saturating_duration_since(began).as_secs_f64();
+            let common = metrics.common();
+            let table = match transport {
+                Transport::Http => &common.duration_http,
+                Transport::Mcp => &common.duration_mcp,
+            };
+            table.record(class, elapsed);
+            drop(permit);
+        });
+        *response.body_mut() = match entry {
+            None => body,
+            Some(entry) => {
+                let ledger: Ledger = shared.ledger.clone();
+                peer.delivery.follow(body, move |delivery| {
+                    if delivery == Delivery::Delivered {
+                        ledger.delivered(entry);
+                    }
+                })
+            }
+        };
+        response
+    }
+
+    /// Writes a refusal, and counts it.
+    fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
+        let shared = &self.cx.shared;
+        let Refused { refusal, report, metrics, class: _ } = *refused;
+        match &metrics {
+            Some(metrics) => metrics.requests.count(decision(&refusal)),
+            None => shared.metrics.common().rejected.count(rejected(&refusal)),
+        }
+        tracing::debug!(code = refusal.code(), "refused");
+        let report = report.unwrap_or_else(|| {
+            let mut report = Report::default();
+            report.refused = Some(refusal.code().into());
+            report
+        });
+        match voice {
+            Voice::Http => {
+                let mut response = http_reply::refusal(&refusal);
+                let value = report.to_header(MAX_HEADER);
+                http_reply::put_report(&mut response, &shared.settings.report_header, value);
+                response
+            }
+            Voice::Mcp(id, era) => {
+                let (message, details) = (refusal.message(), refusal.details());
+                let envelope = Envelope {
+                    code: refusal.code(),
+                    message: &message,
+                    retryable: refusal.is_retryable(),
+                    details: &details,
+                };
+                json_response(mcp_refusal(&id, era, &envelope, &report.to_json()))
+            }
+        }
+    }
+
+    /// Writes a protocol fault as a JSON-RPC error (contract section 5).
+    fn reject(&self, rejection: &Rejection) -> Response<Body> {
+        self.cx.shared.metrics.common().rejected.count(match rejection.code {
+            -32020 => Rejected::HeaderMismatch,
+            _ => Rejected::Message,
+        });
+        let mut response = json_response(rejection.to_json());
+        *response.status_mut() =
+            StatusCode::from_u16(rejection.http_status).unwrap_or(StatusCode::BAD_REQUEST);
+        response
+    }
+}
+
+/// The controls of a tool call: those in `_meta`, and those that came as headers. A control that is
+/// malformed is an oddity: refused where the rules are enforced.
+fn tool_control(mut control: Control, call: &ToolCall) -> Result<Control, (Control, Refusal)> {
+    let meta = match call.controls() {
+        Ok(meta) => meta,
+        Err(fault) => {
+            let what = match fault.member {
+                "idempotency_key" => "idempotency_key is 1 to 255 visible ASCII characters",
+                "stage" => "stage is true or false",
+                "confirm" => "confirm is true or false",
+                "takeback/task" => "takeback/task is a label of 1 to 200 characters",
+                _ => "takeback/confirm is a token",
+            };
+            return Err((control, Refusal::InvalidMeta(what)));
+        }
+    };
+    if let (Some(header), Some(member)) = (&control.key, &meta.key)
+        && header != member
+    {
+        return Err((control, Refusal::KeyConflict));
+    }
+    control.key = control.key.or(meta.key);
+    control.stage = control.stage || meta.stage;
+    control.task = meta.task.or(control.task);
+    control.confirm = match (meta.token, meta.confirm) {
+        (Some(token), _) => Some(Confirmation::Token(token)),
+        (None, true) => Some(Confirmation::Word),
+        (None, false) => control.confirm,
+    };
+    Ok(control)
+}
+
+/// A page of another origin may not speak MCP through us (standards MCP-16): an `Origin` must be the
+/// host that the request names.
+fn check_origin(parts: &Parts) -> Result<(), Refusal> {
+    let Some(origin) = parts.headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let authority = parts.uri.authority().map(|authority| authority.as_str().to_owned());
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let own = authority.or_else(|| host.map(str::to_owned));
+    let named = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    match (named, own) {
+        (Some((_, named)), Some(own)) if named.eq_ignore_ascii_case(&own) => Ok(()),
+        _ => Err(Refusal::Origin),
+    }
+}
+
+/// `Max-Forwards: 0` on `OPTIONS`: we are the last recipient (standards H-7).
+fn ends_here(head: &Head) -> bool {
+    head.headers.get(header::MAX_FORWARDS).is_some_and(|hops| hops.as_bytes() == b"0")
+}
+
+fn decision(refusal: &Refusal) -> Decision {
+    match refusal {
+        Refusal::ConfirmationMismatch(_, challenge) | Refusal::ConfirmationRequired(challenge) => {
+            match challenge.level {
+                Level::None | Level::Caller | Level::Challenge | Level::Human => {
+                    Decision::ConfirmationRequired
+                }
+            }
+        }
+        Refusal::AnswerNotKept(_)
+        | Refusal::InFlight(_)
+        | Refusal::KeyReused(..)
+        | Refusal::OutcomeUnknown(..)
+        | Refusal::RepeatRefused(_)
+        | Refusal::Undone(_) => Decision::DuplicateRefused,
+        Refusal::LedgerUnavailable => Decision::LedgerUnavailable,
+        _ => Decision::PolicyRefused,
+    }
+}
+
+fn rejected(refusal: &Refusal) -> Rejected {
+    match refusal {
+        Refusal::AmbiguousPath(_) | Refusal::UriTooLong(_) => Rejected::AmbiguousPath,
+        Refusal::BodyTooLarge(_) => Rejected::BodyTooLarge,
+        Refusal::BodyBroken | Refusal::BodySlow | Refusal::UndeclaredBody => Rejected::BodyBroken,
+        Refusal::ContentCoding | Refusal::MediaType => Rejected::ContentEncoding,
+        Refusal::Host(_) | Refusal::Origin => Rejected::Host,
+        Refusal::Framing(_) => Rejected::Framing,
+        Refusal::InvalidJson(fault) if fault.starts_with("duplicate") => Rejected::DuplicateJsonKey,
+        Refusal::InvalidJson(fault) if fault.starts_with("nesting") => Rejected::Depth,
+        Refusal::InvalidJson(_) | Refusal::AmbiguousMember => Rejected::InvalidJson,
+        Refusal::DuplicateHeader(_)
+        | Refusal::ReservedHeader(_)
+        | Refusal::InvalidKey(_)
+        | Refusal::InvalidMeta(_)
+        | Refusal::KeyConflict => Rejected::ReservedHeader,
+        Refusal::Draining => Rejected::Draining,
+        Refusal::Overloaded => Rejected::Overloaded,
+        _ => Rejected::Method,
+    }
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::full(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Turns a panic into an answer. tower-http has such a layer too; it boxes every body, which every read
+/// would pay for.
+#[derive(Clone, Copy, Debug)]
+struct CatchLayer;
+
+impl<S> Layer<S> for CatchLayer {
+    type Service = Catch<S>;
+
+    fn layer(&self, inner: S) -> Catch<S> {
+        Catch { inner }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Catch<S> {
+    inner: S,
+}
+
+impl<S> Service<Arrival> for Catch<S>
+where
+    S: Service<Arrival, Response = Response<Body>, Error = Infallible>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = CatchFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, arrival: Arrival) -> Self::Future {
+        CatchFuture { inner: self.inner.call(arrival) }
+    }
+}
+
+pin_project! {
+    /// See [`CatchLayer`].
+    struct CatchFuture<F> {
+        #[pin]
+        inner: F,
+    }
+}
+
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for CatchFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
+        let inner = self.project().inner;
+        match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
+            Ok(polled) => polled,
+            Err(panic) => Poll::Ready(Ok(panicked(&panic))),
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Response<Body> {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    // The text is a constant of ours or of a library: our own panics never format a request's values.
+    tracing::error!(text, "a call panicked; this is a defect of the proxy");
+    plain(StatusCode::INTERNAL_SERVER_ERROR, "the proxy failed; the outcome of a write is unknown")
+}

@@ -1,0 +1,299 @@
+//! Talking to the upstream: one authority, HTTP/1.1, a small pool, and the proof of what was sent.
+//!
+//! [`Upstream::send`] answers with one of three things, decided here once: an answer, [`Sent::NotSent`]
+//! (no byte of the request left this process: the only case that may be tried again), or
+//! [`Sent::Lost`] (it may have arrived, and we do not know what came of it). The proof is hyper's:
+//! a connection that fails gives a request back only if it never began to write it (standards H-24).
+//! Such a request is sent again on a fresh connection right here; nothing else is ever sent twice.
+//!
+//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task and
+//! no allocation per call: a [`Link`] is one box that moves from the idle list into the answer's body
+//! and back, with its timer. A link returns to the list only when its answer was read to the end and
+//! hyper says at that moment that it is ready for another request. So half-read answers, answers
+//! that came before their request was written, and connections with bytes nobody asked for are
+//! closed instead (H-20q). The idle limit (3 s) is below what servers use, which keeps the race
+//! between our request and their close rare (pitfall P18); a maximum age lets new replicas be found
+//! (P40).
+//!
+//! Retries, redirects, decompression, cookies: none. 1xx answers are skipped (H-10), 101 is
+//! [`LostReason::Protocol`] (H-11).
+
+mod connect;
+mod link;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use tokio::time::Instant;
+
+use crate::call::payload::Body;
+use crate::tasks::Tasks;
+
+pub use connect::{Authority, AuthorityError};
+use link::Link;
+use pool::Pool;
+
+/// How often one call of [`Upstream::send`] may be handed back unsent before it gives up. The first
+/// attempt may use an idle connection; the others make their own.
+const ATTEMPTS: usize = 3;
+
+/// What an upstream is made from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it is; a name is looked up at each connect.
+    pub authority: Authority,
+    /// Connections in use at the same time; a call beyond them waits under the connect clock.
+    pub connections: usize,
+    /// Connections kept for later calls.
+    pub idle_connections: usize,
+    /// How long a connection is kept without a call.
+    pub idle: Duration,
+    /// How old a connection may be when it is used again.
+    pub max_age: Duration,
+}
+
+impl Config {
+    /// The defaults: 512 connections, 128 kept, for 3 s, up to 5 minutes old.
+    pub fn new(authority: Authority) -> Self {
+        Self {
+            authority,
+            connections: 512,
+            idle_connections: 128,
+            idle: Duration::from_secs(3),
+            max_age: Duration::from_secs(300),
+        }
+    }
+}
+
+/// The four clocks of a call (standards H-26). They start with [`Upstream::send`], except `idle`.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// From the start until the request is given to a connection: waiting for the pool, looking up
+    /// the name, connecting. Running out means not sent.
+    pub connect: Duration,
+    /// From then until the answer's head. Running out means lost.
+    pub head: Duration,
+    /// The longest wait for a part of the answer's body; `None` for a stream that may rest.
+    pub idle: Option<Duration>,
+    /// From the start to the end of the answer's body; `None` for a stream that may last.
+    pub total: Option<Duration>,
+}
+
+/// What came of a dispatch.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one")]
+pub enum Sent {
+    /// A final answer. Its body gives the connection back when it is read to the end, and closes it
+    /// when it is dropped before.
+    Answer(Response<Body>),
+    /// The request may have arrived; what came of it is unknown.
+    Lost(LostReason),
+    /// No byte of the request left this process.
+    NotSent(NotSentReason),
+}
+
+/// Why an answer is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LostReason {
+    /// The head clock ran out.
+    #[error("no answer came in time")]
+    HeadTimeout,
+    /// The answer cannot be understood, is too large in its head, or switches protocols.
+    #[error("the answer breaks the protocol")]
+    Protocol,
+    /// The request's own body failed on its way: whoever sends it stopped.
+    #[error("the request's body ended before its end")]
+    RequestBody,
+    /// The connection was closed or reset after a part of the request was written.
+    #[error("the connection ended before an answer")]
+    Reset,
+    /// The absolute clock ran out.
+    #[error("the time limit of the whole call ran out")]
+    TotalTimeout,
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSentReason {
+    /// Fresh connections ended before the request was written.
+    #[error("the connection ended before the request was written")]
+    Closed,
+    /// No address took a connection.
+    #[error("the connection was refused or unreachable")]
+    Connect,
+    /// The connect clock ran out on the way to a connection.
+    #[error("no connection was made in time")]
+    ConnectTimeout,
+    /// The name could not be looked up.
+    #[error("the upstream's name could not be looked up")]
+    Dns,
+    /// The connect clock ran out while all connections were in use.
+    #[error("all connections stayed in use")]
+    PoolTimeout,
+}
+
+/// How many connections a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Kept for later calls.
+    pub idle: usize,
+    /// Serving a call or its answer's body.
+    pub in_use: usize,
+}
+
+/// One upstream as one worker sees it. Clones share the pool.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pool: Arc<Pool>,
+}
+
+impl Upstream {
+    /// An upstream without connections; they are made by calls.
+    pub fn new(config: Config, tasks: Tasks) -> Self {
+        Self { pool: Arc::new(Pool::new(config, tasks)) }
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// The request's URI goes out as it is (origin form), with its `Host`; its framing headers are
+    /// replaced by what its body says, whatever they were (case A1).
+    ///
+    /// Cancel safety: dropping this future before it resolves closes the connection; the upstream
+    /// may have received all, a part or nothing of the request.
+    pub async fn send(&self, mut request: Request<Body>, clocks: &Clocks) -> Sent {
+        frame(&mut request);
+        let began = Instant::now();
+        let total = clocks.total.map(|total| began + total);
+        let connect_by = earlier(began + clocks.connect, total);
+        for attempt in 0..ATTEMPTS {
+            let link = match self.pool.checkout(connect_by, began, attempt == 0).await {
+                Ok(link) => link,
+                Err(reason) => return Sent::NotSent(reason),
+            };
+            match exchange(link, request, clocks, total).await {
+                Exchanged::Answer(answer) => return Sent::Answer(answer),
+                Exchanged::Lost(reason) => return Sent::Lost(reason),
+                Exchanged::Returned(unsent) => request = *unsent,
+            }
+        }
+        Sent::NotSent(NotSentReason::Closed)
+    }
+
+    /// How many connections there are.
+    pub fn usage(&self) -> Usage {
+        self.pool.usage()
+    }
+
+    /// Closes the idle connections and keeps no more: for the end of a drain.
+    pub fn close(&self) {
+        self.pool.close();
+    }
+}
+
+#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one")]
+enum Exchanged {
+    Answer(Response<Body>),
+    Lost(LostReason),
+    /// Boxed: it is rare, and large.
+    Returned(Box<Request<Body>>),
+}
+
+async fn exchange(
+    mut link: Box<Link>,
+    request: Request<Body>,
+    clocks: &Clocks,
+    total: Option<Instant>,
+) -> Exchanged {
+    let head_by = earlier(Instant::now() + clocks.head, total);
+    link.set_timer(head_by);
+    let mut sending = pin!(link.sender.try_send_request(request));
+    let answered = std::future::poll_fn(|cx| {
+        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
+            return Poll::Ready(Some(answered));
+        }
+        link.timer.as_mut().poll(cx).map(|()| None)
+    });
+    // Leaving by the timer drops the link, which closes the connection: an answer that comes late
+    // can reach nobody (case B3).
+    let answer = match answered.await {
+        None if total == Some(head_by) => return Exchanged::Lost(LostReason::TotalTimeout),
+        None => return Exchanged::Lost(LostReason::HeadTimeout),
+        Some(Err(mut error)) => {
+            return match error.take_message() {
+                Some(unsent) => Exchanged::Returned(Box::new(unsent)),
+                None => Exchanged::Lost(lost_reason(error.error())),
+            };
+        }
+        Some(Ok(answer)) => answer,
+    };
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS || has_two_framings(answer.headers()) {
+        return Exchanged::Lost(LostReason::Protocol);
+    }
+    if answer.status() == StatusCode::UNAUTHORIZED && binds_connection(answer.headers()) {
+        link.forbid_reuse();
+    }
+    let (head, incoming) = answer.into_parts();
+    let body = link.into_body(incoming, clocks.idle, total);
+    Exchanged::Answer(Response::from_parts(head, body))
+}
+
+fn earlier(deadline: Instant, other: Option<Instant>) -> Instant {
+    other.map_or(deadline, |other| other.min(deadline))
+}
+
+fn lost_reason(error: &hyper::Error) -> LostReason {
+    if error.is_parse() {
+        LostReason::Protocol
+    } else if error.is_user() && !error.is_canceled() {
+        LostReason::RequestBody
+    } else {
+        LostReason::Reset
+    }
+}
+
+/// hyper reads such an answer as chunked and keeps the length; the next reader may not (H-20r).
+fn has_two_framings(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
+}
+
+/// Authentication that belongs to the connection: a pooled one would lend one caller's identity to
+/// the next (standards 4.2).
+fn binds_connection(headers: &HeaderMap) -> bool {
+    headers.get_all(WWW_AUTHENTICATE).iter().any(|value| {
+        value.as_bytes().split(|byte| *byte == b',').any(|challenge| {
+            let scheme = challenge.trim_ascii().split(|byte| *byte == b' ').next().unwrap_or(&[]);
+            scheme.eq_ignore_ascii_case(b"NTLM") || scheme.eq_ignore_ascii_case(b"Negotiate")
+        })
+    })
+}
+
+/// Gives the request exactly one framing, from its body. hyper believes framing headers over the
+/// body, and sends no body of unknown length with GET unless they say so.
+fn frame(request: &mut Request<Body>) {
+    let body = request.body();
+    let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+    let has_meaning = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let headers = request.headers_mut();
+    headers.remove(TRANSFER_ENCODING);
+    match length {
+        Some(0) if !has_meaning => {
+            headers.remove(CONTENT_LENGTH);
+        }
+        Some(length) => {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        None => {
+            headers.remove(CONTENT_LENGTH);
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+}

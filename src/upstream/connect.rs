@@ -1,0 +1,219 @@
+//! Where the upstream is, and getting a connection to it.
+//!
+//! A name is looked up for each connection, so a moved upstream is found without a restart. The
+//! addresses are tried in the order of the lookup, each with a fair part of the time that is left, so
+//! that one that swallows packets does not use up the time of one that works.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::NotSentReason;
+
+/// A host and a port, such as `gateway.example:8080`, `10.0.0.7:80` or `[::1]:8080`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    host: Host,
+    port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    Address(IpAddr),
+    Name(String),
+}
+
+/// Why a text is not an [`Authority`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an upstream is `host:port`, without a user, a path or a scheme")]
+pub struct AuthorityError;
+
+impl Authority {
+    /// From its parts; `host` is a name, an address, or an IPv6 address in brackets.
+    pub fn new(host: &str, port: u16) -> Result<Self, AuthorityError> {
+        if port == 0 {
+            return Err(AuthorityError);
+        }
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Some(inner) = bracketed {
+            let address = inner.parse().map_err(|_| AuthorityError)?;
+            return Ok(Self { host: Host::Address(IpAddr::V6(address)), port });
+        }
+        if let Ok(address) = host.parse() {
+            return Ok(Self { host: Host::Address(address), port });
+        }
+        let is_name = !host.is_empty()
+            && host.len() <= 253
+            && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+        if !is_name {
+            return Err(AuthorityError);
+        }
+        Ok(Self { host: Host::Name(host.to_ascii_lowercase()), port })
+    }
+}
+
+impl FromStr for Authority {
+    type Err = AuthorityError;
+
+    fn from_str(text: &str) -> Result<Self, AuthorityError> {
+        let (host, port) = text.rsplit_once(':').ok_or(AuthorityError)?;
+        if host.contains(':') && !host.starts_with('[') {
+            return Err(AuthorityError);
+        }
+        let is_number = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+        let port = if is_number { port.parse().ok() } else { None };
+        Self::new(host, port.ok_or(AuthorityError)?)
+    }
+}
+
+impl fmt::Display for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
+            Host::Address(IpAddr::V4(address)) => write!(f, "{address}:{}", self.port),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+/// A connection before HTTP.
+pub(super) enum Transport {
+    Tcp(TcpStream),
+}
+
+/// Connects before `deadline`.
+pub(super) async fn connect(to: &Authority, deadline: Instant) -> Result<Transport, NotSentReason> {
+    let addresses = match &to.host {
+        Host::Address(address) => vec![SocketAddr::new(*address, to.port)],
+        Host::Name(name) => look_up(name, to.port, deadline).await?,
+    };
+    let mut reason = NotSentReason::Dns;
+    let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    for address in addresses {
+        let now = Instant::now();
+        let share = deadline.saturating_duration_since(now) / left.max(1);
+        left = left.saturating_sub(1);
+        match timeout_at(now + share, connect_tcp(address)).await {
+            Ok(Ok(stream)) => return Ok(Transport::Tcp(stream)),
+            Ok(Err(error)) => {
+                tracing::debug!(%address, %error, "connecting to the upstream failed");
+                reason = NotSentReason::Connect;
+            }
+            Err(_) => reason = NotSentReason::ConnectTimeout,
+        }
+    }
+    Err(reason)
+}
+
+async fn look_up(
+    name: &str,
+    port: u16,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, NotSentReason> {
+    match timeout_at(deadline, tokio::net::lookup_host((name, port))).await {
+        Ok(Ok(addresses)) => Ok(addresses.collect()),
+        Ok(Err(error)) => {
+            tracing::debug!(name, %error, "looking up the upstream failed");
+            Err(NotSentReason::Dns)
+        }
+        Err(_) => Err(NotSentReason::ConnectTimeout),
+    }
+}
+
+async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_is_a_host_and_a_port() {
+        let table = [
+            ("127.0.0.1:80", Some("127.0.0.1:80")),
+            ("[::1]:8080", Some("[::1]:8080")),
+            ("[0:0::1]:8080", Some("[::1]:8080")),
+            ("Gateway.Example:443", Some("gateway.example:443")),
+            ("a_b-c:1", Some("a_b-c:1")),
+            ("::1:8080", None),
+            ("[::1]", None),
+            ("[127.0.0.1]:80", None),
+            ("host", None),
+            ("host:", None),
+            ("host:0", None),
+            ("host:+1", None),
+            ("host:65536", None),
+            (":80", None),
+            ("user@host:80", None),
+            ("http://host:80", None),
+            ("host/path:80", None),
+            ("ho st:80", None),
+        ];
+        for (text, right) in table {
+            let got = text.parse::<Authority>().ok().map(|authority| authority.to_string());
+            assert_eq!(got.as_deref(), right, "{text}");
+        }
+    }
+}
