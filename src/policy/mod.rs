@@ -18,6 +18,7 @@ mod carrier;
 mod catalog;
 mod check;
 mod diagnostic;
+mod diff;
 mod effect;
 mod effect_spec;
 mod file;
@@ -31,6 +32,7 @@ mod route;
 mod schema;
 mod selectors;
 mod tree;
+mod watch;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,10 +48,12 @@ use crate::contract::operation::Operation;
 
 pub use catalog::MAX_CATALOG;
 pub use diagnostic::{Diagnostic, Severity, Source};
+pub use diff::{Change, diff};
 pub use effect_spec::Ceiling;
 pub use file::Undeclared;
 pub use route::{Choice, Found, Group, choose, is_satisfied};
 pub use tree::{MAX_FILE, Span};
+pub use watch::{Poll, READ_EVERY, Watch};
 
 use diagnostic::{At, Findings};
 use route::Router;
