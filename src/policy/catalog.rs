@@ -120,7 +120,7 @@ impl<'d> Interface<'d> {
 
 /// One catalog.
 pub(super) struct Catalog<'d> {
-    root: Value<'d>,
+    schemas: Schemas<'d>,
     pub(super) entries: Vec<CatalogEntry<'d>>,
     by_id: HashMap<Cow<'d, str>, usize>,
     by_target: HashMap<String, Vec<usize>>,
@@ -192,7 +192,7 @@ impl<'d> Catalog<'d> {
             });
         }
         let schemas = Schemas::new(root);
-        let mut catalog = Self::empty(root);
+        let mut catalog = Self::empty(schemas.clone());
         for path in root.get("paths").into_iter().flat_map(Value::members) {
             // What is no template of ours can be named by no policy either.
             let Ok(template) = Template::parse(&path.name()) else { continue };
@@ -225,7 +225,7 @@ impl<'d> Catalog<'d> {
     /// Why it is none, in words.
     pub(super) fn tools(doc: &'d Doc) -> Result<Self, String> {
         let root = doc.root();
-        let mut catalog = Self::empty(root);
+        let mut catalog = Self::empty(Schemas::new(root));
         let pages: Vec<Value<'d>> =
             if root.members().next().is_some() { vec![root] } else { root.elements().collect() };
         if pages.is_empty() {
@@ -249,9 +249,9 @@ impl<'d> Catalog<'d> {
         Ok(catalog)
     }
 
-    fn empty(root: Value<'d>) -> Self {
+    fn empty(schemas: Schemas<'d>) -> Self {
         Self {
-            root,
+            schemas,
             entries: Vec::new(),
             by_id: HashMap::new(),
             by_target: HashMap::new(),
@@ -291,10 +291,10 @@ impl<'d> Catalog<'d> {
     /// gives them.
     pub(super) fn interface(&self, position: usize, target: &Target) -> Option<Interface<'d>> {
         let entry = self.entries.get(position)?;
-        let schemas = Schemas::new(self.root);
+        let schemas = self.schemas.clone();
         Some(match (&entry.target, target) {
             (Target::Http { template: theirs, .. }, Target::Http { template: ours, .. }) => {
-                let mut interface = http_interface(schemas, entry);
+                let mut interface = http_interface(&schemas, entry);
                 for input in &mut interface.inputs {
                     let place = theirs.names().position(|name| name == input.name);
                     if let (InputPlace::Path, Some(place)) = (input.place, place)
@@ -305,7 +305,7 @@ impl<'d> Catalog<'d> {
                 }
                 interface
             }
-            (Target::Http { .. }, Target::Tool { .. }) => http_interface(schemas, entry),
+            (Target::Http { .. }, Target::Tool { .. }) => http_interface(&schemas, entry),
             (Target::Tool { .. }, _) => tool_interface(schemas, entry.value),
         })
     }
@@ -332,7 +332,7 @@ fn is_same(left: &Target, right: &Target) -> bool {
     }
 }
 
-fn http_interface<'d>(schemas: Schemas<'d>, entry: &CatalogEntry<'d>) -> Interface<'d> {
+fn http_interface<'d>(schemas: &Schemas<'d>, entry: &CatalogEntry<'d>) -> Interface<'d> {
     let mut inputs: Vec<Input<'d>> = Vec::new();
     let own = entry.value.get("parameters");
     let shared = entry.item.and_then(|item| item.get("parameters"));
@@ -373,7 +373,7 @@ fn http_interface<'d>(schemas: Schemas<'d>, entry: &CatalogEntry<'d>) -> Interfa
     }
     let (response, is_response_empty) = response_of(schemas, entry.value);
     Interface {
-        schemas,
+        schemas: schemas.clone(),
         transport: Transport::Http,
         inputs,
         request,
@@ -381,7 +381,7 @@ fn http_interface<'d>(schemas: Schemas<'d>, entry: &CatalogEntry<'d>) -> Interfa
         has_parameters: own.or(shared).is_some(),
         has_body: body.is_some(),
         body_type,
-        response_schemas: schemas,
+        response_schemas: schemas.clone(),
         response,
         is_response_empty,
     }
@@ -410,7 +410,7 @@ fn is_json(name: &str) -> bool {
 }
 
 /// The schema of the first success that has one, and whether no success has a body.
-fn response_of<'d>(schemas: Schemas<'d>, operation: Value<'d>) -> (Option<Value<'d>>, bool) {
+fn response_of<'d>(schemas: &Schemas<'d>, operation: Value<'d>) -> (Option<Value<'d>>, bool) {
     let Some(responses) = operation.get("responses") else { return (None, false) };
     let mut is_empty = false;
     let mut successes: Vec<_> = responses
@@ -435,7 +435,7 @@ fn tool_interface<'d>(schemas: Schemas<'d>, tool: Value<'d>) -> Interface<'d> {
     // A tool's schema is a document of its own; references start there.
     let input = tool.get("inputSchema");
     let output = tool.get("outputSchema");
-    let response_schemas = output.map_or(schemas, Schemas::new);
+    let response_schemas = output.map_or_else(|| schemas.clone(), Schemas::new);
     let schemas = input.map_or(schemas, Schemas::new);
     let (members, is_open) = input.map_or((Vec::new(), true), |schema| schemas.members(schema));
     let required = input.map(|schema| schemas.required(schema)).unwrap_or_default();

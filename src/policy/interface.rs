@@ -14,7 +14,7 @@ use super::effect_spec::Transport;
 use super::file::Declared;
 use super::headers;
 use super::reading::Reading;
-use super::schema::{Step, Types};
+use super::schema::{Schemas, Step, Types};
 
 /// The length of our own ids, which are keys where the caller gives none.
 const ENTRY_ID: i64 = 36;
@@ -56,7 +56,7 @@ pub(super) fn slot_types(interface: &Interface<'_>, slot: &Slot) -> Option<Types
 /// type what counts.
 pub(super) fn path_types(source: &Declared<'_>, path: &Path, slot: &Slot) -> Option<Types> {
     let interface = source.interface.as_ref()?;
-    let walk = |schemas: super::schema::Schemas<'_>, schema, segments: &[Segment]| {
+    let walk = |schemas: &Schemas<'_>, schema, segments: &[Segment]| {
         // The schema is the interface's own.
         match schemas.walk(schema, segments) {
             Step::Declared(schema) => schemas.types(schema),
@@ -65,16 +65,16 @@ pub(super) fn path_types(source: &Declared<'_>, path: &Path, slot: &Slot) -> Opt
     };
     match path.root {
         Root::Key => Some(Types::STRING),
-        Root::Response => walk(interface.response_schemas, interface.response?, &path.segments),
+        Root::Response => walk(&interface.response_schemas, interface.response?, &path.segments),
         Root::Request if interface.transport == Transport::Tool => {
-            walk(interface.schemas, interface.request?, &path.segments)
+            walk(&interface.schemas, interface.request?, &path.segments)
         }
         Root::Request => {
             let [Segment::Name(section), rest @ ..] = path.segments.as_slice() else {
                 return None;
             };
             if section == "body" {
-                return walk(interface.schemas, interface.request?, rest);
+                return walk(&interface.schemas, interface.request?, rest);
             }
             let [Segment::Name(name)] = rest else { return None };
             if !is_text(slot) {

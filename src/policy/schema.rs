@@ -5,6 +5,9 @@
 //! declares its members and not this one; or the schema says nothing ([`Step::Opaque`]), because a
 //! part of it is open, too deep or not in the document. Only the first two are judged.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use crate::contract::json::{Kind, Value};
 use crate::contract::path::Segment;
 use crate::contract::pointer::Pointer;
@@ -104,24 +107,38 @@ impl Types {
 }
 
 /// The schemas of one document.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Schemas<'d> {
     root: Value<'d>,
+    /// The document's `components`, by reference: a large document has thousands, and members of a
+    /// document are found by going through them.
+    components: Arc<HashMap<String, Value<'d>>>,
 }
 
 impl<'d> Schemas<'d> {
     pub(super) fn new(root: Value<'d>) -> Self {
-        Self { root }
+        let mut components = HashMap::new();
+        for section in root.get("components").into_iter().flat_map(Value::members) {
+            for member in section.value.members() {
+                let reference = format!("#/components/{}/{}", section.name(), member.name());
+                components.insert(reference, member.value);
+            }
+        }
+        Self { root, components: Arc::new(components) }
     }
 
     /// The value that a `$ref` names, or the value itself; `None` if it is not in the document.
-    pub(super) fn deref(self, value: Value<'d>) -> Option<Value<'d>> {
+    pub(super) fn deref(&self, value: Value<'d>) -> Option<Value<'d>> {
         const MAX_CHAIN: usize = 16;
         let mut at = value;
         for _ in 0..MAX_CHAIN {
             let Some(reference) = at.get("$ref").and_then(|text| text.as_str()) else {
                 return Some(at);
             };
+            if let Some(component) = self.components.get(&*reference) {
+                at = *component;
+                continue;
+            }
             let fragment = reference.strip_prefix('#')?;
             let decoded = percent_encoding::percent_decode_str(fragment).decode_utf8().ok()?;
             at = Pointer::parse(&decoded).ok()?.resolve(self.root)?;
@@ -130,7 +147,7 @@ impl<'d> Schemas<'d> {
     }
 
     /// What the schema says of a path into its values.
-    pub(super) fn walk(self, schema: Value<'d>, segments: &[Segment]) -> Step<'d> {
+    pub(super) fn walk(&self, schema: Value<'d>, segments: &[Segment]) -> Step<'d> {
         let mut at = schema;
         let mut steps = MAX_STEPS;
         for segment in segments {
@@ -143,7 +160,7 @@ impl<'d> Schemas<'d> {
     }
 
     fn step(
-        self,
+        &self,
         schema: Value<'d>,
         segment: &Segment,
         nesting: usize,
@@ -180,12 +197,12 @@ impl<'d> Schemas<'d> {
     }
 
     /// The types that the schema allows; `None` if it does not say.
-    pub(super) fn types(self, schema: Value<'d>) -> Option<Types> {
+    pub(super) fn types(&self, schema: Value<'d>) -> Option<Types> {
         let mut steps = MAX_STEPS;
         self.types_of(schema, 0, &mut steps)
     }
 
-    fn types_of(self, schema: Value<'d>, nesting: usize, steps: &mut usize) -> Option<Types> {
+    fn types_of(&self, schema: Value<'d>, nesting: usize, steps: &mut usize) -> Option<Types> {
         *steps = steps.checked_sub(1)?;
         if nesting > MAX_NESTING {
             return None;
@@ -230,7 +247,7 @@ impl<'d> Schemas<'d> {
     }
 
     /// The names of an object schema's declared members, and whether there can be others.
-    pub(super) fn members(self, schema: Value<'d>) -> (Vec<(String, Value<'d>)>, bool) {
+    pub(super) fn members(&self, schema: Value<'d>) -> (Vec<(String, Value<'d>)>, bool) {
         let mut members = Vec::new();
         let mut steps = MAX_STEPS;
         let is_open = self.gather(schema, 0, &mut steps, &mut members);
@@ -238,7 +255,7 @@ impl<'d> Schemas<'d> {
     }
 
     fn gather(
-        self,
+        &self,
         schema: Value<'d>,
         nesting: usize,
         steps: &mut usize,
@@ -268,7 +285,7 @@ impl<'d> Schemas<'d> {
     }
 
     /// The names of the members that an object schema requires.
-    pub(super) fn required(self, schema: Value<'d>) -> Vec<String> {
+    pub(super) fn required(&self, schema: Value<'d>) -> Vec<String> {
         let Some(schema) = self.deref(schema) else { return Vec::new() };
         let parts = schema.get("allOf").into_iter().flat_map(Value::elements);
         let mut names: Vec<String> = Vec::new();
