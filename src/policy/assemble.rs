@@ -581,9 +581,11 @@ fn overlaps(
                 "such a call takes the more severe class; make one template more specific",
             )
         };
-        let both_reads =
-            earlier.operation.class == Class::Read && later.operation.class == Class::Read;
-        if both_reads {
+        let (earlier, later) = (&earlier.operation, &later.operation);
+        let is_same = (earlier.class, earlier.confirm, earlier.mode)
+            == (later.class, later.confirm, later.mode);
+        // Where both are treated alike it is the follow-ups at most that are in doubt.
+        if is_same {
             reading.info("policy/overlap", own.match_span, message).help(help);
         } else {
             reading.warning("policy/overlap", own.match_span, message).help(help);

@@ -5,6 +5,8 @@
 //! `mapping_unknown_argument`, `mapping_missing_required`, `mapping_required_optional` and
 //! `mapping_type_mismatch` judge those and nothing else; with one they judge what it declares.
 
+use std::collections::BTreeSet;
+
 use crate::contract::class::{Class, Kind, Level};
 use crate::contract::json::{Doc, Kind as JsonKind};
 use crate::contract::key::Place;
@@ -140,7 +142,9 @@ impl<'a> Linking<'_, 'a> {
                 .help(help);
             return None;
         };
-        if target == self.own && wanted != Wanted::WriteOrItself {
+        // Without a target of its own it has another error, and nothing about it is known.
+        self.index.declared.get(target)?.target.as_ref()?;
+        if target == self.own && wanted != Wanted::WriteOrItself && !is_swap(&raw.arguments) {
             self.reading
                 .error("effect/operation_self", raw.span, "an operation that follows itself")
                 .help("name the call that takes the effect back");
@@ -496,6 +500,25 @@ impl<'a> Linking<'_, 'a> {
                 .help("the state before is not in the request; map it from the answer");
         }
     }
+}
+
+/// Whether a call with these arguments is the same call with its own arguments exchanged among
+/// themselves, as a move is undone by moving back. Only then can an operation undo itself.
+fn is_swap(arguments: &[RawArgument]) -> bool {
+    let pairs: Option<Vec<(&str, String)>> = arguments
+        .iter()
+        .map(|argument| match &argument.mapping {
+            Mapping::Path(path) if path.root == Root::Request && !path.optional => {
+                let path = path.to_string();
+                Some((argument.name.as_str(), path.strip_prefix("request.")?.to_owned()))
+            }
+            Mapping::Path(_) | Mapping::Const(_) => None,
+        })
+        .collect();
+    let Some(pairs) = pairs else { return false };
+    let names: BTreeSet<&str> = pairs.iter().map(|(name, _)| *name).collect();
+    let sources: BTreeSet<&str> = pairs.iter().map(|(_, source)| source.as_str()).collect();
+    names == sources && pairs.iter().any(|(name, source)| name != source)
 }
 
 /// What a literal should be and is not.

@@ -533,6 +533,30 @@ fn a_drafts_follow_ups_read_the_draft_call() {
 }
 
 #[test]
+fn a_call_that_exchanges_its_arguments_undoes_itself() {
+    let with = |arguments: &str| {
+        one(&format!(
+            "version: 1\noperations: {{ move: {{ match: {{ tool: move_file }}, effect: {{ \
+             class: reversible, inverse: {{ operation: move, arguments: {arguments} }} }} }} }}"
+        ))
+    };
+    let swap = with("{ source: request.destination, destination: request.source }");
+    assert!(!swap.has_errors(), "{}", swap.human());
+    for arguments in [
+        "{}",
+        "{ source: request.source }",
+        "{ source: request.destination }",
+        "{ id: response.id }",
+        "{ source: request.destination, destination: request.source? }",
+    ] {
+        let compiled = with(arguments);
+        let is_found =
+            compiled.diagnostics.iter().any(|found| found.code == "effect/operation_self");
+        assert!(is_found, "{arguments}");
+    }
+}
+
+#[test]
 fn k_6_a_body_carrier_may_be_made() {
     let text = "version: 1\noperations:\n\
         \x20 a: { match: { http: POST /v2/enqueue }, effect: { idempotency: \
