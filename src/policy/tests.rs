@@ -640,6 +640,28 @@ fn a_file_that_is_broken_everywhere_costs_no_more_than_its_size() {
     assert!(compiled.diagnostics.len() <= 4_000);
 }
 
+#[test]
+fn targets_that_crowd_one_path_are_refused() {
+    let mut names = String::from("version: 1\noperations:\n");
+    let mut variants = names.clone();
+    for position in 0..3_000 {
+        writeln!(names, "  op{position}: {{ match: {{ http: 'POST /{{p{position}}}' }} }}")
+            .unwrap();
+        writeln!(
+            variants,
+            "  op{position}: {{ match: {{ tool: t, where: \
+             {{ request.n: {{ equals: {position} }} }} }} }}"
+        )
+        .unwrap();
+    }
+    for text in [names, variants] {
+        let compiled = one(&text);
+        let is_found =
+            compiled.diagnostics.iter().any(|found| found.code == "policy/too_many_variants");
+        assert!(is_found && compiled.snapshot.is_none());
+    }
+}
+
 fn fragments() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         prop_oneof![
