@@ -10,6 +10,10 @@
 
 mod support;
 
+/// The layers of the sources, and what no file may hold.
+mod layers;
+/// MCP over streamable HTTP.
+mod mcp;
 /// Plain HTTP: reads, refusals, headers, bodies.
 mod http;
 /// Time: expiry, late answers, delivery.
