@@ -2,6 +2,8 @@
 
 mod support;
 
+/// MCP over streamable HTTP.
+mod mcp;
 /// Plain HTTP: reads, refusals, headers, bodies.
 mod http;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
