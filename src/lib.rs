@@ -71,6 +71,7 @@ pub mod admit;
 pub mod call;
 pub mod clock;
 pub mod contract;
+pub mod demo;
 pub mod http;
 pub mod ledger;
 pub mod mcp;
