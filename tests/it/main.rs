@@ -12,6 +12,8 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
+/// The shipped policies.
+mod examples;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
