@@ -3,6 +3,7 @@
 pub mod admit;
 pub mod call;
 pub mod clock;
+pub mod config;
 pub mod contract;
 pub mod http;
 pub mod ledger;

@@ -21,6 +21,7 @@ mod file;
 mod headers;
 mod reading;
 mod route;
+pub mod settings;
 mod tree;
 
 use std::collections::HashMap;
