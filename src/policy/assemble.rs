@@ -233,7 +233,10 @@ impl Maker<'_> {
                 })
             }),
             carrier: carrier(spec),
-            statuses: spec.and_then(|spec| spec.statuses.clone()).unwrap_or_else(default_statuses),
+            statuses: spec
+                .and_then(|spec| spec.statuses.clone())
+                .map(|(statuses, _)| statuses)
+                .unwrap_or_else(default_statuses),
             upstream_id: spec.and_then(|spec| spec.upstream_id.clone()),
             verification: verification(spec),
             sensitive: own.sensitive.clone(),
@@ -340,19 +343,18 @@ fn undeclared(
     let mut level = Undeclared::Confirm(floor);
     for (position, own) in defaults.iter().enumerate() {
         let Some(declared) = own.undeclared else { continue };
-        if let Undeclared::Confirm(weaker) = declared.value {
-            if weaker < floor {
-                if let Some(source) = sources.get(position) {
-                    let at = super::diagnostic::At { file: position, source, operation: None };
-                    let message = format!(
-                        "undeclared calls would need `{weaker}`, and a declared one needs `{floor}`"
-                    );
-                    let code = "policy/undeclared_weaker_than_declared";
-                    Reading { findings: &mut *findings, at }
-                        .warning(code, declared.span, message)
-                        .help(format!("`{floor}` holds; say so, or `refuse`"));
-                }
-            }
+        if let Undeclared::Confirm(weaker) = declared.value
+            && weaker < floor
+            && let Some(source) = sources.get(position)
+        {
+            let at = super::diagnostic::At { file: position, source, operation: None };
+            let message = format!(
+                "undeclared calls would need `{weaker}`, and a declared one needs `{floor}`"
+            );
+            let code = "policy/undeclared_weaker_than_declared";
+            Reading { findings: &mut *findings, at }
+                .warning(code, declared.span, message)
+                .help(format!("`{floor}` holds; say so, or `refuse`"));
         }
         level = level.max(declared.value);
     }
@@ -411,25 +413,26 @@ fn overlaps(
             report(earlier, later, false);
         }
     }
-    if let Some(own) = crowded.and_then(|id| by_id.get(id.as_str()).copied()) {
-        if let Some(at) = check::at(sources, own) {
-            Reading { findings: &mut *findings, at }
-                .error("policy/too_many_variants", own.match_span, "over 256 variants")
-                .help("one target is at most 256 operations");
-        }
+    if let Some(own) = crowded.and_then(|id| by_id.get(id.as_str()).copied())
+        && let Some(at) = check::at(sources, own)
+    {
+        Reading { findings: &mut *findings, at }
+            .error("policy/too_many_variants", own.match_span, "over 256 variants")
+            .help("one target is at most 256 operations");
     }
-    if let Some(own) = operations.first().filter(|_| is_broken_off) {
-        if let Some(at) =
+    if let Some(own) = operations.first().filter(|_| is_broken_off)
+        && let Some(at) =
             by_id.get(own.operation.id.as_str()).and_then(|own| check::at(sources, own))
-        {
-            Reading { findings, at }
-                .info(
-                    "policy/overlap_unchecked",
-                    super::tree::Span::default(),
-                    "too many templates to compare them all",
-                )
-                .help("overlaps may be missing from this list; at run time they are decided all the same");
-        }
+    {
+        Reading { findings, at }
+            .info(
+                "policy/overlap_unchecked",
+                super::tree::Span::default(),
+                "too many templates to compare them all",
+            )
+            .help(
+                "overlaps may be missing from this list; at run time they are decided all the same",
+            );
     }
 }
 

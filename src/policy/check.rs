@@ -1,28 +1,22 @@
-//! What only all files together show: follow-ups and the operations that they name (ADR-0030
-//! section 3, standards 5.3), classes, and confirmation levels.
+//! What only all files together show: what each operation is, which level it needs, and whether its
+//! class, kind and follow-ups agree (ADR-0030 section 3).
 //!
-//! Codes under `effect/` are the source's. Without a catalog only the parameters of path templates
-//! are known of a target's inputs, so `mapping_unknown_argument`, `mapping_missing_required`,
-//! `mapping_required_optional` and `mapping_type_mismatch` judge those and nothing else.
-//! `operation_not_approved` has no counterpart: there is no approval of operations here.
+//! Codes under `effect/` are the source's. `operation_not_approved` has no counterpart: there is no
+//! approval of operations here.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::contract::class::{Class, Kind, Level};
-use crate::contract::json::{Doc, Kind as JsonKind};
 use crate::contract::key::Place;
-use crate::contract::operation::{Argument, LookupBy, Mapping, Slot, Target};
-use crate::contract::path::{Path, Root, Segment};
-use crate::contract::template::{Part, Template};
+use crate::contract::operation::{Argument, Target};
+use crate::contract::template::Part;
 
 use super::diagnostic::{At, Findings, Source};
-use super::effect::{
-    self, Effect, Named, RawArgument, RawDraft, RawFollowUp, RawLookup, RawReference, Shape,
-};
+use super::effect::{Effect, Named, RawFollowUp};
 use super::effect_spec;
 use super::file::{Declared, Defaults};
-use super::headers;
-use super::reading::{Reading, Spanned, list};
+use super::link::Linking;
+use super::reading::{Reading, Spanned};
 
 /// What an operation is, as declared; an operation with errors is served as less.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +126,17 @@ impl<'d> Index<'d> {
         Self { declared, resolved, by_id, by_tool }
     }
 
-    fn find(&self, named: &Named) -> Option<usize> {
+    /// Every id.
+    pub(super) fn ids(&self) -> Vec<&'d str> {
+        self.by_id.keys().copied().collect()
+    }
+
+    /// Every tool.
+    pub(super) fn tools(&self) -> Vec<&'d str> {
+        self.by_tool.keys().copied().collect()
+    }
+
+    pub(super) fn find(&self, named: &Named) -> Option<usize> {
         match named {
             Named::Operation(id) => self.by_id.get(id.as_str()).copied(),
             Named::Tool(name) => self.by_tool.get(name.as_str()).copied(),
@@ -186,7 +190,7 @@ pub(super) fn operation(
     method_rules(&mut reading, declared, resolved);
     let Some(effect) = &declared.effect else { return Links::default() };
     class_rules(&mut reading, effect, resolved);
-    effect_spec::check(&mut reading, &effect.spec, resolved.class == Class::Read, effect.span);
+    effect_spec::check(&mut reading, &effect.spec, resolved.class == Class::Read, declared.id_span);
     lints(&mut reading, declared, effect, resolved);
 
     let mut link = Linking { reading, index, own: position };
@@ -260,12 +264,12 @@ fn class_rules(reading: &mut Reading<'_>, effect: &Effect, resolved: &Resolved) 
         }
     }
     match class {
-        Class::Reversible if effect.inverse.is_none() => {
+        Class::Reversible if !effect.has_inverse => {
             reading
                 .error("effect/reversible_without_inverse", class_span, "no `inverse`")
                 .help("declare the call that leaves the world as it was, or another class");
         }
-        Class::Compensable if effect.compensate.is_none() => {
+        Class::Compensable if !effect.has_compensate => {
             reading
                 .error("effect/compensable_without_compensate", class_span, "no `compensate`")
                 .help("declare the call that cancels the effect, or `class: irreversible`");
@@ -333,437 +337,14 @@ fn lints(reading: &mut Reading<'_>, declared: &Declared, effect: &Effect, resolv
             .warning("spec/external_reversible", span, "what left the vendor's state is taken back")
             .help("a send or a payment leaves a trace; `compensable` is the most it can be");
     }
-    if resolved.class != Class::Read {
-        if let Some((carrier, span)) = &effect.spec.carrier {
-            if carrier.place == Place::Unsupported {
-                reading
-                    .info("effect/carrier_unsupported", *span, "no key goes upstream")
-                    .help("a call whose answer is lost is never sent again by itself");
-            }
-        }
+    if resolved.class != Class::Read
+        && let Some((carrier, span)) = &effect.spec.carrier
+        && carrier.place == Place::Unsupported
+    {
+        reading
+            .info("effect/carrier_unsupported", *span, "no key goes upstream")
+            .help("a call whose answer is lost is never sent again by itself");
     }
-}
-
-/// Looks one operation's references up.
-struct Linking<'r, 'a> {
-    reading: Reading<'r>,
-    index: &'a Index<'a>,
-    own: usize,
-}
-
-/// What a reference must be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// A write, and not the operation itself.
-    Write,
-    /// A write; the operation itself is fine (a draft flag).
-    WriteOrItself,
-    /// A read.
-    Read,
-}
-
-impl<'a> Linking<'_, 'a> {
-    /// `request` is the shape that its request paths are over, where it is not the operation's own
-    /// and so was not known when they were read.
-    fn follow_up(&mut self, raw: &RawFollowUp, request: Option<Shape<'_>>) -> Option<Linked> {
-        let target = self.target(&raw.reference, Wanted::Write)?;
-        self.arguments(&raw.reference, target, request)
-    }
-
-    fn lookup(&mut self, raw: &RawLookup, effect: &Effect) -> Option<Linked> {
-        if raw.by.value == LookupBy::IdempotencyKey {
-            let sends_key = effect
-                .spec
-                .carrier
-                .as_ref()
-                .is_some_and(|(carrier, _)| carrier.place != Place::Unsupported);
-            if !sends_key {
-                self.reading
-                    .error(
-                        "effect/lookup_without_idempotency_key",
-                        raw.by.span,
-                        "a lookup by key of an operation that sends none",
-                    )
-                    .help("declare `idempotency`, or look up `by: id`");
-            }
-            let is_used = raw.reference.arguments.iter().any(|argument| {
-                matches!(&argument.mapping, Mapping::Path(Path { root: Root::Key, .. }))
-            });
-            if !is_used {
-                self.reading
-                    .error(
-                        "effect/lookup_key_unused",
-                        raw.span,
-                        "a lookup by key that does not use it",
-                    )
-                    .help("map an argument to `idempotency_key`");
-            }
-        }
-        let target = self.target(&raw.reference, Wanted::Read)?;
-        self.arguments(&raw.reference, target, None)
-    }
-
-    fn draft(&mut self, raw: &RawDraft, resolved: &Resolved, links: &mut Links) {
-        let Some(target) = self.target(&raw.reference, Wanted::WriteOrItself) else { return };
-        links.draft = self.arguments(&raw.reference, target, None);
-        let Some(draft) = self.index.declared.get(target) else { return };
-        let shape = draft.shape();
-        links.promote = self.follow_up(&raw.promote, Some(shape));
-        links.discard =
-            raw.discard.as_ref().and_then(|discard| self.follow_up(discard, Some(shape)));
-        let promoted = links.promote.as_ref().and_then(|link| self.index.resolved.get(link.target));
-        if let Some(promoted) = promoted.filter(|promoted| promoted.class < resolved.class) {
-            let message = format!(
-                "`promote` is {}, and what it makes real is {}",
-                promoted.class, resolved.class
-            );
-            self.reading
-                .warning("effect/promote_milder", raw.promote.reference.span, message)
-                .help("promoting performs the real effect; its class is the effect's");
-        }
-        let needs = self.index.resolved.get(target).map_or(Level::None, |draft| draft.confirm);
-        if target != self.own && needs > Level::None && resolved.confirm == Level::None {
-            self.reading
-                .warning(
-                    "effect/confirmation_for_draft",
-                    raw.reference.span,
-                    format!("the draft needs `{needs}`, the operation nothing"),
-                )
-                .help("the operation is served with the draft's level");
-        }
-    }
-
-    fn before(&mut self, raw: &RawReference) {
-        if let Some(target) = self.target(raw, Wanted::Read) {
-            let _linked = self.arguments(raw, target, None);
-        }
-    }
-
-    fn target(&mut self, raw: &RawReference, wanted: Wanted) -> Option<usize> {
-        let Some(target) = self.index.find(&raw.named) else {
-            let (what, name) = match &raw.named {
-                Named::Operation(id) => ("operation", id),
-                Named::Tool(name) => ("tool", name),
-            };
-            let known: Vec<&str> = match &raw.named {
-                _ if self.reading.findings.is_full() => Vec::new(),
-                Named::Operation(_) => self.index.by_id.keys().copied().collect(),
-                Named::Tool(_) => self.index.by_tool.keys().copied().collect(),
-            };
-            let help = near(name, known)
-                .map_or_else(|| "declare it".to_owned(), |near| format!("did you mean `{near}`?"));
-            self.reading
-                .error("effect/operation_missing", raw.span, format!("no {what} `{name}`"))
-                .help(help);
-            return None;
-        };
-        if target == self.own && wanted != Wanted::WriteOrItself {
-            self.reading
-                .error("effect/operation_self", raw.span, "an operation that follows itself")
-                .help("name the call that takes the effect back");
-            return None;
-        }
-        let class = self.index.resolved.get(target)?.class;
-        match (wanted, class) {
-            (Wanted::Read, Class::Read) => {}
-            (Wanted::Read, _) => {
-                self.reading
-                    .error("effect/lookup_not_read", raw.span, format!("it is {class}"))
-                    .help("a lookup changes nothing; name a read");
-                return None;
-            }
-            (Wanted::Write | Wanted::WriteOrItself, Class::Read) => {
-                self.reading
-                    .error("effect/follow_up_is_read", raw.span, "it is a read")
-                    .help("what takes an effect back changes something");
-                return None;
-            }
-            (Wanted::Write | Wanted::WriteOrItself, _) => {}
-        }
-        let transport = |position: usize| {
-            self.index.declared.get(position).map(|declared| declared.shape().transport())
-        };
-        if transport(target) != transport(self.own) {
-            self.reading
-                .warning("effect/follow_up_other_transport", raw.span, "it is on another transport")
-                .help("a caller must be able to dial both");
-        }
-        Some(target)
-    }
-
-    fn arguments(
-        &mut self,
-        raw: &RawReference,
-        target: usize,
-        request: Option<Shape<'_>>,
-    ) -> Option<Linked> {
-        let target_operation = self.index.declared.get(target)?;
-        let mut arguments: Vec<Argument> = Vec::with_capacity(raw.arguments.len());
-        let mut is_whole = true;
-        for argument in &raw.arguments {
-            let mapping = match (&argument.mapping, request) {
-                (Mapping::Path(path), Some(shape)) if path.root == Root::Request => {
-                    let span = argument.value_span;
-                    effect::in_shape(&mut self.reading, span, path.clone(), shape)
-                        .map(Mapping::Path)
-                }
-                (mapping, _) => Some(mapping.clone()),
-            };
-            let slot = self.slot(target_operation, argument);
-            let (Some(mapping), Some(slot)) = (mapping, slot) else {
-                is_whole = false;
-                continue;
-            };
-            if let Some(other) = arguments.iter().find(|other| overlaps(&other.slot, &slot)) {
-                let message = format!("`{}` sets what `{}` sets", argument.name, other.name);
-                self.reading
-                    .error("effect/mapping_conflict", argument.name_span, message)
-                    .help("keep one of them");
-            }
-            self.value(argument, &mapping, &slot);
-            arguments.push(Argument { name: argument.name.clone(), slot, mapping });
-        }
-        if let Some(Target::Http { template, .. }) = &target_operation.target {
-            self.required(raw, template, &arguments, is_whole);
-        }
-        Some(Linked { target, arguments })
-    }
-
-    /// Where an argument goes.
-    fn slot(&mut self, target: &Declared, argument: &RawArgument) -> Option<Slot> {
-        let name = argument.name.as_str();
-        let carrier = target
-            .effect
-            .as_ref()
-            .and_then(|effect| effect.spec.carrier.as_ref())
-            .map(|(carrier, _)| &carrier.place);
-        let slot = match &target.target {
-            Some(Target::Tool { .. }) => {
-                if name == "confirm" || target.confirm_argument.as_deref() == Some(name) {
-                    return self.safety_control(argument);
-                }
-                Slot::Argument(name.to_owned())
-            }
-            Some(Target::Http { template, .. }) => self.http_slot(template, argument)?,
-            // Its `match` has an error of its own.
-            None => return None,
-        };
-        let is_key = match (carrier, &slot) {
-            (Some(Place::Header(key)), Slot::Header(name)) => key == name,
-            (Some(Place::Query(key)), Slot::Query(name)) => key == name,
-            (Some(Place::Argument(key)), Slot::Argument(name)) => key == name,
-            (Some(Place::BodyPointer { pointer, .. }), Slot::Body(members)) => {
-                !members.is_empty() && pointer.tokens() == members
-            }
-            (_, _) => false,
-        };
-        if is_key { self.safety_control(argument) } else { Some(slot) }
-    }
-
-    fn safety_control(&mut self, argument: &RawArgument) -> Option<Slot> {
-        let message = format!("`{}` is a safety control of the target", argument.name);
-        self.reading
-            .error("effect/mapping_sets_safety_control", argument.name_span, message)
-            .help("the confirmation and the key are the caller's to give");
-        None
-    }
-
-    fn http_slot(&mut self, template: &Template, argument: &RawArgument) -> Option<Slot> {
-        let name = argument.name.as_str();
-        let unknown = |link: &mut Self, message: String, help: String| {
-            link.reading
-                .error("effect/mapping_unknown_argument", argument.name_span, message)
-                .help(help);
-            None
-        };
-        let is_parameter = |name: &str| template.names().any(|known| known == name);
-        if name == "body" {
-            return Some(Slot::Body(Vec::new()));
-        }
-        match name.split_once('.') {
-            Some(("path", rest)) if is_parameter(rest) => Some(Slot::Path(rest.to_owned())),
-            Some(("path", rest)) => {
-                let message = format!("the target's path has no parameter `{rest}`");
-                unknown(self, message, effect::parameters_help(template))
-            }
-            Some(("query", rest)) if !rest.is_empty() => Some(Slot::Query(rest.to_owned())),
-            Some(("body", rest)) if rest.split('.').all(|member| !member.is_empty()) => {
-                Some(Slot::Body(rest.split('.').map(str::to_owned).collect()))
-            }
-            Some(("header", rest)) => {
-                let header = headers::folded(rest);
-                if headers::is_control(&header) {
-                    return self.safety_control(argument);
-                }
-                if headers::is_refused_argument(&header) {
-                    self.reading
-                        .error(
-                            "effect/credential_mapped",
-                            argument.name_span,
-                            format!("a mapping cannot set the header `{rest}`"),
-                        )
-                        .help("credentials are the caller's, the message's own headers are ours");
-                    return None;
-                }
-                match http::HeaderName::from_bytes(header.as_bytes()) {
-                    Ok(header) => Some(Slot::Header(header)),
-                    Err(_) => {
-                        let message = format!("`{rest}` is no header name");
-                        unknown(self, message, "use letters, digits and `-`".to_owned())
-                    }
-                }
-            }
-            _ if is_parameter(name) => Some(Slot::Path(name.to_owned())),
-            _ => {
-                let message = format!("the target has no input that is known as `{name}`");
-                let help = format!(
-                    "write `query.{name}` or `body.{name}`; without a catalog only path \
-                     parameters are known by name"
-                );
-                unknown(self, message, help)
-            }
-        }
-    }
-
-    /// Whether a literal can stand in its slot; types of paths are known from catalogs only.
-    fn value(&mut self, argument: &RawArgument, mapping: &Mapping, slot: &Slot) {
-        let Mapping::Const(doc) = mapping else { return };
-        if let Some(expected) = unfit(doc, slot) {
-            let message = format!("the literal of `{}` is not {expected}", argument.name);
-            self.reading
-                .error("effect/mapping_type_mismatch", argument.value_span, message)
-                .help(format!("give {expected}"));
-        }
-    }
-
-    fn required(
-        &mut self,
-        raw: &RawReference,
-        template: &Template,
-        arguments: &[Argument],
-        is_whole: bool,
-    ) {
-        let mut missing = Vec::new();
-        for name in template.names() {
-            let found = arguments
-                .iter()
-                .find(|argument| matches!(&argument.slot, Slot::Path(slot) if slot == name));
-            match found.map(|argument| (argument, &argument.mapping)) {
-                None => missing.push(name),
-                Some((argument, Mapping::Path(Path { optional: true, .. }))) => {
-                    let span = raw
-                        .arguments
-                        .iter()
-                        .find(|raw| raw.name == argument.name)
-                        .map_or(raw.span, |raw| raw.value_span);
-                    let message = format!("`{name}` is required, and its path is optional");
-                    self.reading
-                        .error("effect/mapping_required_optional", span, message)
-                        .help("remove the `?`; without the value there is no such call");
-                }
-                Some((_, Mapping::Path(_) | Mapping::Const(_))) => {}
-            }
-        }
-        // An argument that could not be read may be the missing one.
-        if is_whole && !missing.is_empty() {
-            let message = format!("no value for {} of the target's path", list(&missing));
-            let help = missing.first().map(|name| format!("add `path.{name}`")).unwrap_or_default();
-            self.reading
-                .error("effect/mapping_missing_required", raw.arguments_span, message)
-                .help(help);
-        }
-    }
-
-    /// Case J3: an "inverse" of an update that sends what the update sent.
-    fn restores_request(&mut self, raw: &RawFollowUp, linked: &Linked, resolved: &Resolved) {
-        if !matches!(resolved.kind, Kind::Update | Kind::Mutation) {
-            return;
-        }
-        let mut copies = 0_usize;
-        for argument in &linked.arguments {
-            let Mapping::Path(path) = &argument.mapping else { return };
-            if path.root != Root::Request {
-                return;
-            }
-            let members: Vec<&str> = path
-                .segments
-                .iter()
-                .filter_map(|segment| match segment {
-                    Segment::Name(name) => Some(name.as_str()),
-                    Segment::Index(_) => None,
-                })
-                .collect();
-            let is_copy = match &argument.slot {
-                Slot::Body(slot) => members
-                    .split_first()
-                    .is_some_and(|(first, rest)| *first == "body" && rest.iter().eq(slot)),
-                Slot::Argument(slot) => resolved.kind == Kind::Update && members == [slot.as_str()],
-                Slot::Header(_) | Slot::Path(_) | Slot::Query(_) => continue,
-            };
-            if !is_copy {
-                return;
-            }
-            copies = copies.saturating_add(1);
-        }
-        if copies > 0 {
-            self.reading
-                .warning(
-                    "effect/inverse_repeats_request",
-                    raw.span,
-                    "the inverse sends only what the call itself sent",
-                )
-                .help("the state before is not in the request; map it from the answer");
-        }
-    }
-}
-
-/// What a literal should be and is not.
-fn unfit(doc: &Doc, slot: &Slot) -> Option<&'static str> {
-    let value = doc.root();
-    let is_scalar = value.is_scalar() && !value.is_null();
-    match slot {
-        Slot::Argument(_) | Slot::Body(_) => None,
-        Slot::Path(_) => {
-            let text = value.as_str();
-            let is_fit = is_scalar && !matches!(text.as_deref(), Some("" | "." | ".."));
-            (!is_fit).then_some("text or a number that can stand in a path")
-        }
-        Slot::Query(_) => {
-            let is_list = value.kind() == JsonKind::Array
-                && value.elements().all(|element| element.is_scalar() && !element.is_null());
-            (!is_scalar && !is_list).then_some("a scalar or a list of scalars")
-        }
-        Slot::Header(_) => {
-            let is_visible = value.as_str().is_some_and(|text| {
-                !text.is_empty() && text.chars().all(|c| matches!(c, ' '..='~'))
-            });
-            (!is_visible).then_some("visible ASCII text")
-        }
-    }
-}
-
-/// Whether two slots write the same place, or one inside the other.
-fn overlaps(left: &Slot, right: &Slot) -> bool {
-    match (left, right) {
-        (Slot::Body(left), Slot::Body(right)) => {
-            left.iter().zip(right).all(|(left, right)| left == right)
-        }
-        (left, right) => left == right,
-    }
-}
-
-/// The nearest of many names; bounded, because a file may name many operations that are missing.
-fn near<'k>(name: &str, mut known: Vec<&'k str>) -> Option<&'k str> {
-    const COMPARED: usize = 64;
-    known.sort_unstable();
-    let prefix = name.split('.').next().unwrap_or(name);
-    let mut candidates: Vec<&str> =
-        known.iter().copied().filter(|known| known.starts_with(prefix)).collect();
-    if candidates.is_empty() {
-        candidates = known;
-    }
-    candidates.truncate(COMPARED);
-    super::diagnostic::nearest(name, &candidates)
 }
 
 /// The ids of operations with an error of their contract.

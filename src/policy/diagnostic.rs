@@ -385,7 +385,7 @@ mod tests {
         for (file, start) in [(1, 0), (0, 2), (0, 1), (0, 1)] {
             let at = At { file, source: &source, operation: None };
             let span = Span { start, end: 3 };
-            findings.add(at, Severity::Warning, "effect/x", span, "m");
+            findings.add(at, Severity::Warning, "effect/path_invalid", span, "m");
         }
         assert!(findings.is_readable());
         let starts: Vec<_> = findings.finish().iter().map(|found| found.span.start).collect();

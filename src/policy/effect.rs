@@ -1,7 +1,7 @@
 //! The `effect` block: ADR-0030's contract, EffectSpec's members, and car-ir's two words for them.
 //!
-//! Read here: what one block says by itself. Whether the operations that it names exist, and whether
-//! the mapped arguments are theirs, is for [`super::check`], which knows all files.
+//! Read here: what one block says by itself. Whether the operations that it names exist, and
+//! whether the mapped arguments are theirs, is for [`super::check`], which knows all files.
 //!
 //! `reversibility` and `compensation` of car-ir are read as `class` and `compensate`. Its
 //! `reversible` means that restoring a scope undoes the effect, which no call does; without an
@@ -14,6 +14,7 @@ use crate::contract::operation::{Deadline, LookupBy, Mapping, TimeUnit};
 use crate::contract::path::{Path, Root, Segment};
 use crate::contract::template::Template;
 
+use super::assertions;
 use super::effect_spec::{self, Spec, Transport};
 use super::headers;
 use super::reading::{Fields, Reading, Spanned, words_of};
@@ -65,7 +66,11 @@ pub(super) struct Effect {
     pub(super) class: Option<Spanned<Class>>,
     pub(super) reversible: Option<Spanned<bool>>,
     pub(super) inverse: Option<RawFollowUp>,
+    /// An inverse is written, even if it could not be read.
+    pub(super) has_inverse: bool,
     pub(super) compensate: Option<RawFollowUp>,
+    /// A compensation is written, even if it could not be read.
+    pub(super) has_compensate: bool,
     pub(super) lookup: Option<RawLookup>,
     pub(super) draft: Option<RawDraft>,
     pub(super) spec: Spec,
@@ -86,8 +91,8 @@ pub(super) struct RawReference {
     pub(super) named: Named,
     pub(super) span: Span,
     pub(super) arguments: Vec<RawArgument>,
-    /// Where findings about missing arguments go.
-    pub(super) arguments_span: Span,
+    /// Every argument could be read; if not, one that is missing may be among the others.
+    pub(super) is_whole: bool,
 }
 
 /// One mapped argument, its place in the target not yet known.
@@ -194,7 +199,19 @@ fn contract(
     let lookup = fields.get("lookup").and_then(|node| lookup(reading, node, shape));
     let draft = fields.get("draft").and_then(|node| draft(reading, node, shape));
     let (class, compensate) = car(reading, fields, class, compensate);
-    Effect { span: fields.node.span, class, reversible, inverse, compensate, lookup, draft, spec }
+    let is_given = |name| fields.get(name).is_some_and(|node| !node.is_null());
+    Effect {
+        span: fields.node.span,
+        class,
+        reversible,
+        inverse,
+        has_inverse: is_given("inverse"),
+        compensate,
+        has_compensate: is_given("compensate") || is_given("compensation"),
+        lookup,
+        draft,
+        spec,
+    }
 }
 
 /// Car-ir's words beside ours.
@@ -213,12 +230,12 @@ fn car(
         let value = reading.word(node, "reversibility", &words)?;
         Some(Spanned { value, span: node.span })
     });
-    if let (Some(class), Some(other)) = (class, reversibility) {
-        if class.value != other.value {
-            reading
-                .error("effect/class_conflicts_reversible", other.span, "two different classes")
-                .help("`reversibility` is car-ir's word for `class`; keep one");
-        }
+    if let (Some(class), Some(other)) = (class, reversibility)
+        && class.value != other.value
+    {
+        reading
+            .error("effect/class_conflicts_reversible", other.span, "two different classes")
+            .help("`reversibility` is car-ir's word for `class`; keep one");
     }
     let compensation = fields
         .get("compensation")
@@ -267,7 +284,7 @@ fn compensation(reading: &mut Reading<'_>, node: &Node) -> Option<RawFollowUp> {
         named: Named::Tool(tool.to_owned()),
         span: tool_node.span,
         arguments,
-        arguments_span: tool_node.span,
+        is_whole: true,
     };
     Some(RawFollowUp { span: node.span, reference, deadline: None })
 }
@@ -306,7 +323,7 @@ fn lookup(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Ra
         .and_then(|node| path(reading, node, Shape::Unknown, Roots::RESPONSE, "`empty`"));
     let matches = fields
         .get("match")
-        .map(|node| effect_spec::own_assertions(reading, node))
+        .map(|node| assertions::own_assertions(reading, node))
         .unwrap_or_default();
     Some(RawLookup { span: node.span, reference: reference?, by: by?, settle_ms, empty, matches })
 }
@@ -356,26 +373,23 @@ pub(super) fn reference(
     let node = fields.require(reading, "operation");
     let named = node.and_then(|node| Some((reading.text(node, "`operation`")?, node.span)));
     let mut arguments = Vec::new();
+    let mut is_whole = true;
     let arguments_node = fields.get("arguments");
     if let Some(mapping) = arguments_node.and_then(|node| reading.mapping(node, "`arguments`")) {
         for entry in mapping.node.entries() {
-            if let Some(mapping) = self::mapping(reading, &entry.value, shape, roots) {
-                arguments.push(RawArgument {
+            match self::mapping(reading, &entry.value, shape, roots) {
+                Some(mapping) => arguments.push(RawArgument {
                     name: entry.name.clone(),
                     name_span: entry.span,
                     value_span: entry.value.span,
                     mapping,
-                });
+                }),
+                None => is_whole = false,
             }
         }
     }
     let (name, span) = named?;
-    Some(RawReference {
-        named: Named::Operation(name.to_owned()),
-        span,
-        arguments,
-        arguments_span: span,
-    })
+    Some(RawReference { named: Named::Operation(name.to_owned()), span, arguments, is_whole })
 }
 
 /// A path, or `{const: value}`.

@@ -13,11 +13,12 @@ use crate::contract::path::{Path, Root, Segment};
 use crate::contract::pointer::Pointer;
 use crate::contract::template::Template;
 
+use super::assertions;
 use super::diagnostic::{At, Findings, Source};
 use super::effect::{self, Effect, RawReference, Roots, Shape};
-use super::effect_spec;
 use super::headers;
 use super::reading::{Fields, Reading, Spanned, words_of};
+use super::selectors;
 use super::tree::{self, Entry, Format, Node, Span};
 
 const FILE: &[&str] = &["version", "catalog", "defaults", "probe_targets", "operations"];
@@ -126,12 +127,12 @@ pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Opt
     };
     let mut reading = Reading { findings, at };
     let fields = reading.fields(&tree, "a policy file", FILE)?;
-    if let Some(node) = fields.require(&mut reading, "version") {
-        if reading.integer(node, "`version`", 0).is_some_and(|version| version != 1) {
-            reading
-                .error("policy/version", node.span, "an unknown version of the policy format")
-                .help("this reads `version: 1`");
-        }
+    if let Some(node) = fields.require(&mut reading, "version")
+        && reading.integer(node, "`version`", 0).is_some_and(|version| version != 1)
+    {
+        reading
+            .error("policy/version", node.span, "an unknown version of the policy format")
+            .help("this reads `version: 1`");
     }
     if let Some(entry) = fields.entry("catalog") {
         reading
@@ -144,11 +145,11 @@ pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Opt
     let defaults =
         fields.get("defaults").and_then(|node| defaults(&mut reading, node)).unwrap_or_default();
     let mut operations = Vec::new();
-    if let Some(node) = fields.get("operations").filter(|node| !node.is_null()) {
-        if let Some(mapping) = reading.mapping(node, "`operations`") {
-            for entry in mapping.node.entries() {
-                operations.extend(operation(findings, At { operation: None, ..at }, entry));
-            }
+    if let Some(node) = fields.get("operations").filter(|node| !node.is_null())
+        && let Some(mapping) = reading.mapping(node, "`operations`")
+    {
+        for entry in mapping.node.entries() {
+            operations.extend(operation(findings, At { operation: None, ..at }, entry));
         }
     }
     Some(File { defaults, operations })
@@ -448,7 +449,7 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
         declared.is_error = word.unwrap_or(IsError::Ambiguous);
     }
     if let Some(node) = fields.get("rejected_if") {
-        declared.rejected_if = effect_spec::own_assertions(reading, node);
+        declared.rejected_if = assertions::own_assertions(reading, node);
         if node.as_sequence().is_some_and(<[Node]>::is_empty) {
             reading
                 .error("policy/rejected_if", node.span, "`rejected_if` without assertions")
@@ -470,12 +471,12 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
 fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared) {
     if let Some(node) = fields.get("sensitive") {
         for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
-            declared.sensitive.extend(effect_spec::pointer(reading, element, "`sensitive`"));
+            declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));
         }
     }
     if let Some(node) = fields.get("vary_on") {
         for element in reading.sequence(node, "`vary_on`").unwrap_or_default() {
-            let Some(name) = effect_spec::header_name(reading, element, "`vary_on`") else {
+            let Some(name) = selectors::header_name(reading, element, "`vary_on`") else {
                 continue;
             };
             if headers::is_credential(name.as_str()) || headers::is_control(name.as_str()) {

@@ -2,25 +2,30 @@
 //!
 //! [`load`] reads a directory, [`compile`] texts; both give every finding about them and, if all
 //! files could be read into operations, a [`Snapshot`]. The steps, one file each: text to a tree
-//! with positions ([`tree`]), tree to declarations by closed lists ([`file`], [`effect`],
-//! [`effect_spec`]), declarations against each other ([`check`]), declarations to
-//! [`Operation`]s and a router ([`assemble`], [`route`]).
+//! with positions (`tree`), tree to declarations by closed lists (`file`, `effect`,
+//! `effect_spec`), declarations against each other (`check`, `link`),
+//! declarations to [`Operation`]s and a router (`assemble`, `route`).
 //!
 //! Two kinds of error are told apart. A file that cannot be read into operations gives no snapshot:
-//! at start that is fatal, at a reload the last good one stays. An operation whose contract is wrong
-//! is served all the same, degraded: irreversible (or a read), every follow-up removed, confirmation
-//! tightened, and a note of why ([`Served::notes`]); it is never dropped to undeclared, and never
-//! left at its former class.
+//! at start that is fatal, at a reload the last good one stays. An operation whose contract is
+//! wrong is served all the same, degraded: irreversible (or a read), every follow-up removed,
+//! confirmation tightened, and a note of why ([`Served::notes`]); it is never dropped to
+//! undeclared, and never left at its former class.
 
 mod assemble;
+mod assertions;
+mod carrier;
 mod check;
 mod diagnostic;
 mod effect;
 mod effect_spec;
 mod file;
 mod headers;
+mod link;
+mod plan;
 mod reading;
 mod route;
+mod selectors;
 pub mod settings;
 mod tree;
 

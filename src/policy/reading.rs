@@ -260,6 +260,8 @@ pub(super) fn list(names: &[&str]) -> String {
 
 /// The words of one of the contract's closed enums.
 macro_rules! words_of {
-    ($name:ty) => {{ <$name>::ALL.iter().map(|value| (value.as_str(), *value)).collect::<Vec<_>>() }};
+    ($name:ty) => {
+        <$name>::ALL.iter().map(|value| (value.as_str(), *value)).collect::<Vec<_>>()
+    };
 }
 pub(super) use words_of;

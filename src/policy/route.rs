@@ -95,8 +95,8 @@ pub enum Choice<'a> {
 /// The operation that a call is, of those that its target may be.
 ///
 /// The variant with the most conditions, all satisfied, is the most specific; a variant without
-/// conditions is the least. Of two that this leaves, the more severe class stands, then the stricter
-/// level, then the earlier declaration. A call that satisfies no variant is undeclared.
+/// conditions is the least. Of two that this leaves, the more severe class stands, then the
+/// stricter level, then the earlier declaration. A call that satisfies no variant is undeclared.
 ///
 /// A request that cannot be read satisfies no condition. It is then the plain form only where that
 /// is at least as severe and strict as every variant: a body that we cannot read and the upstream
@@ -277,8 +277,8 @@ impl Router {
         self.groups.get(group).and_then(|(template, _)| template.as_ref())
     }
 
-    /// The most severe class, and the strictest level, of the GETs declared as writes that this path
-    /// would be if case and a trailing slash did not count.
+    /// The most severe class, and the strictest level, of the GETs declared as writes that this
+    /// path would be if case and a trailing slash did not count.
     pub(super) fn folds_onto_write(&self, path: &str) -> Option<(Class, Level)> {
         if self.folded.is_empty() {
             return None;
@@ -490,10 +490,12 @@ impl Trie {
         }
         for (prefix, suffix, at) in &node.texts {
             let is_long = segment.len() > prefix.len().saturating_add(suffix.len());
-            if is_long && segment.starts_with(&**prefix) && segment.ends_with(&**suffix) {
-                if let Some(node) = child(*at) {
-                    self.walk(node, following, is_likely || has_encoded, matches);
-                }
+            if is_long
+                && segment.starts_with(&**prefix)
+                && segment.ends_with(&**suffix)
+                && let Some(node) = child(*at)
+            {
+                self.walk(node, following, is_likely || has_encoded, matches);
             }
         }
         if let Some(node) = node.bare.and_then(child) {
@@ -544,10 +546,11 @@ impl Trie {
                 }
                 for (_, around, at) in children.filter(|(literal, _, _)| literal.is_none()) {
                     let (prefix, suffix) = around.unwrap_or_default();
-                    if !text.is_empty() && is_between(&text, prefix, suffix) {
-                        if let Some(node) = self.nodes.get(at) {
-                            self.meet(node, following, found, budget);
-                        }
+                    if !text.is_empty()
+                        && is_between(&text, prefix, suffix)
+                        && let Some(node) = self.nodes.get(at)
+                    {
+                        self.meet(node, following, found, budget);
                     }
                 }
             }

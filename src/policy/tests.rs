@@ -1,1 +1,652 @@
+//! The compiler as a whole: what is found where, and what is served.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::contract::class::{Kind, OnUnknown, Repeat};
+use crate::contract::json::Doc;
+use crate::contract::operation::{Deadline, Mapping, Slot, Target, Verification};
+
+fn vectors() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
+}
+
+fn one(text: &str) -> Compiled {
+    compile(vec![("a.yaml".to_owned(), text.to_owned())])
+}
+
+fn snapshot(text: &str) -> Snapshot {
+    let compiled = one(text);
+    assert!(!compiled.has_errors(), "{}", compiled.human());
+    compiled.snapshot.unwrap()
+}
+
+fn served<'s>(snapshot: &'s Snapshot, id: &str) -> &'s Served {
+    snapshot.operation(&OperationId::new(id).unwrap()).unwrap()
+}
+
+/// The files of one case, and what is expected of them.
+fn case(text: &str) -> (Vec<(String, String)>, String) {
+    let mut files = Vec::new();
+    let mut expected = String::new();
+    for section in text.split("== ").skip(1) {
+        let (name, content) = section.split_once('\n').unwrap();
+        if name == "expected" {
+            content.clone_into(&mut expected);
+        } else {
+            files.push((name.to_owned(), content.to_owned()));
+        }
+    }
+    (files, expected)
+}
+
+/// Each case is named for the code that it shows. `UPDATE_GOLDEN=1` writes what was found; the
+/// difference is for a reviewer.
+#[test]
+fn every_code_is_drawn_at_its_token() {
+    let is_update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut wrong = String::new();
+    for entry in std::fs::read_dir(vectors().join("findings")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (files, expected) = case(&text);
+        let code = path.file_stem().unwrap().to_str().unwrap().replacen('.', "/", 1);
+
+        let compiled = compile(files);
+
+        let found = compiled.diagnostics.iter().find(|found| found.code == code);
+        if found.is_none() {
+            writeln!(wrong, "{code} is not found:\n{}", compiled.human()).unwrap();
+        }
+        if is_update {
+            let (input, _) = text.split_once("== expected\n").unwrap();
+            let updated = format!("{input}== expected\n{}", compiled.human());
+            std::fs::write(&path, updated).unwrap();
+        } else if compiled.human() != expected {
+            writeln!(wrong, "{code} is drawn otherwise:\n{}", compiled.human()).unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Codes that no small file can show.
+const WITHOUT_CASE: &[&str] = &[
+    "policy/overlap_unchecked",
+    "policy/too_large",
+    "policy/too_many_variants",
+    "policy/unreadable",
+];
+
+#[test]
+fn every_code_in_the_source_has_a_case() {
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/policy");
+    let mut codes = BTreeSet::new();
+    for entry in std::fs::read_dir(sources).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") || path.ends_with("tests.rs")
+        {
+            continue;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        for quoted in text.split('"').skip(1).step_by(1) {
+            let is_code = ["policy/", "effect/", "spec/"].iter().any(|book| {
+                quoted.strip_prefix(book).is_some_and(|name| {
+                    !name.is_empty()
+                        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+                })
+            });
+            if is_code {
+                codes.insert(quoted.to_owned());
+            }
+        }
+    }
+    let missing: Vec<&String> = codes
+        .iter()
+        .filter(|code| {
+            let file = format!("{}.txt", code.replacen('/', ".", 1));
+            !vectors().join("findings").join(file).exists()
+                && !WITHOUT_CASE.contains(&code.as_str())
+        })
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(codes.len() > 90);
+}
+
+/// `MutationWithoutAssertions` is `spec/mutation_without_assertions`.
+fn code_of(variant: &str) -> String {
+    let mut code = String::from("spec/");
+    for (position, character) in variant.char_indices() {
+        if character.is_ascii_uppercase() && position > 0 {
+            code.push('_');
+        }
+        code.push(character.to_ascii_lowercase());
+    }
+    code
+}
+
+/// Compiles an EffectSpec as an operation's effect block.
+fn spec_findings(spec: &str) -> Vec<(Severity, &'static str)> {
+    let operation = format!(r#"{{"match":{{"http":"POST /a"}},"effect":{spec}}}"#);
+    let text = format!(r#"{{"version":1,"operations":{{"a":{operation}}}}}"#);
+    let compiled = compile(vec![("a.json".to_owned(), text)]);
+    compiled.diagnostics.iter().map(|found| (found.severity, found.code)).collect()
+}
+
+#[test]
+fn effectspec_vectors_find_their_variant() {
+    let text = std::fs::read(vectors().join("effectspec.json")).unwrap();
+    let doc = Doc::parse(text).unwrap();
+    let mut count = 0;
+    for (list, member) in [("invalid", "variant"), ("invalid_no_variant_in_seed", "our_variant")] {
+        for case in doc.root().get(list).unwrap().elements() {
+            let code = code_of(&case.get(member).unwrap().as_str().unwrap());
+            let found = spec_findings(case.get("spec").unwrap().raw());
+            assert!(
+                found
+                    .iter()
+                    .any(|(severity, found)| *found == code && *severity == Severity::Error),
+                "{code}: {found:?}"
+            );
+            count += 1;
+        }
+    }
+    for case in doc.root().get("valid").unwrap().elements() {
+        let found = spec_findings(case.get("spec").unwrap().raw());
+        let name = case.get("name").unwrap().raw();
+        assert!(found.iter().all(|(severity, _)| *severity != Severity::Error), "{name} {found:?}");
+        if name.contains("tautology") {
+            assert!(found.contains(&(Severity::Warning, "spec/tautology")));
+        }
+        if name.contains("plan") {
+            assert!(found.contains(&(Severity::Warning, "spec/plan_not_evaluated")));
+        }
+        count += 1;
+    }
+    assert!(count > 35);
+}
+
+#[test]
+fn effectspec_vectors_that_do_not_deserialise_are_refused() {
+    let text = std::fs::read(vectors().join("effectspec.json")).unwrap();
+    let doc = Doc::parse(text).unwrap();
+    for case in doc.root().get("deserialization_errors").unwrap().elements() {
+        let why = case.get("why").unwrap().as_str().unwrap();
+        let spec = case.get("spec").unwrap();
+        if why == "missing schema_version" {
+            // Without it a block is no whole EffectSpec; read as one, as a catalog's is, it is
+            // refused.
+            let source = Source::new("a.json", spec.raw());
+            let node = tree::read(spec.raw(), tree::Format::Json).unwrap();
+            let mut findings = Findings::default();
+            let at = At { file: 0, source: &source, operation: None };
+            let mut reading = reading::Reading { findings: &mut findings, at };
+            let fields = reading.mapping(&node, "the spec").unwrap();
+            let transport = effect_spec::Transport::Http;
+            effect_spec::read_as(&mut reading, &fields, transport, true);
+            assert_eq!(findings.finish()[0].code, "policy/missing_member");
+            continue;
+        }
+        let found = spec_findings(spec.raw());
+        assert!(
+            found.iter().any(|(severity, code)| *severity == Severity::Error
+                && code.starts_with("policy/")),
+            "{why}: {found:?}"
+        );
+    }
+}
+
+const COMMENTS: &str = r#"
+version: 1
+defaults: { irreversible: challenge, destructive: human, undeclared: refuse }
+operations:
+  github.comments.create:
+    match: { http: "POST /repos/{owner}/{repo}/issues/{issue_number}/comments" }
+    effect:
+      class: reversible
+      kind: create
+      inverse:
+        operation: github.comments.delete
+        arguments:
+          path.owner: request.path.owner
+          repo: request.repo
+          path.comment_id: response.id
+          body.note: { const: 1.0 }
+        deadline: { within_ms: 86400000 }
+      lookup:
+        operation: github.comments.list
+        by: id
+        arguments: { owner: request.owner, repo: request.repo, issue_number: request.issue_number }
+        settle_ms: 5000
+        empty: response.items
+      idempotency: { type: header, name: Idempotency-Key, retention: 24h, replay: full }
+      dispatch_statuses:
+        accepted: [{ type: exact, status: 201 }]
+        definitely_rejected: [{ type: range, start: 400, end: 404 }]
+      upstream_id: { source: response_body, pointer: /id }
+      verification:
+        type: response_binding
+        config:
+          trust: gateway_observed_only
+          assertions:
+            - { type: exists, name: id, actual: { source: response_body, pointer: /id } }
+    confirm: none
+  github.comments.delete:
+    match: { http: "DELETE /repos/{owner}/{repo}/issues/comments/{comment_id}" }
+    destructive: true
+    effect: { class: irreversible, kind: delete, no_evidence: empty_response_body }
+  github.comments.list:
+    match: { http: "GET /repos/{owner}/{repo}/issues/{issue_number}/comments" }
+"#;
+
+#[test]
+fn the_contracts_example_compiles_to_what_it_says() {
+    let snapshot = snapshot(COMMENTS);
+    let create = served(&snapshot, "github.comments.create");
+    let operation = &create.operation;
+
+    assert_eq!(operation.class, Class::Reversible);
+    assert_eq!(operation.kind, Kind::Create);
+    assert_eq!(operation.confirm, Level::None);
+    assert_eq!(operation.repeat, Repeat::Allow);
+    assert_eq!(operation.on_unknown, OnUnknown::Challenge);
+    assert_eq!(operation.carrier.retention_ms, Some(86_400_000));
+    assert_eq!(create.ceiling, Ceiling::Response);
+    assert!(matches!(operation.verification, Verification::ResponseBinding { .. }));
+    let inverse = operation.inverse.as_ref().unwrap();
+    assert_eq!(inverse.reference.operation.as_str(), "github.comments.delete");
+    assert_eq!(inverse.reference.class, Class::Irreversible);
+    assert!(matches!(inverse.deadline, Some(Deadline::WithinMs(86_400_000))));
+    let arguments: Vec<(String, Slot, String)> = inverse
+        .arguments
+        .iter()
+        .map(|argument| {
+            let mapping = match &argument.mapping {
+                Mapping::Const(doc) => doc.root().raw().to_owned(),
+                Mapping::Path(path) => path.to_string(),
+            };
+            (argument.name.clone(), argument.slot.clone(), mapping)
+        })
+        .collect();
+    let path = |name: &str| Slot::Path(name.to_owned());
+    assert_eq!(
+        arguments,
+        [
+            ("path.owner".to_owned(), path("owner"), "request.path.owner".to_owned()),
+            ("repo".to_owned(), path("repo"), "request.path.repo".to_owned()),
+            ("path.comment_id".to_owned(), path("comment_id"), "response.id".to_owned()),
+            ("body.note".to_owned(), Slot::Body(vec!["note".to_owned()]), "1.0".to_owned()),
+        ]
+    );
+    let delete = &served(&snapshot, "github.comments.delete").operation;
+    assert_eq!(delete.confirm, Level::Human);
+    assert_eq!(delete.repeat, Repeat::Confirm);
+    let list = served(&snapshot, "github.comments.list");
+    assert_eq!(list.operation.class, Class::Read);
+    assert!(list.read_header.to_str().unwrap().contains("github.comments.list"));
+    assert_eq!(snapshot.undeclared(), Undeclared::Refuse);
+    let indexes: Vec<usize> = snapshot.operations().iter().map(|served| served.index).collect();
+    assert_eq!(indexes, [0, 1, 2]);
+}
+
+#[test]
+fn class_without_a_declaration_follows_the_contracts_table() {
+    let cases = [
+        ("match: { http: GET /a }", Class::Read),
+        ("match: { http: HEAD /a }", Class::Read),
+        ("match: { http: OPTIONS /a }", Class::Read),
+        ("match: { http: POST /a }", Class::Irreversible),
+        ("match: { http: QUERY /a }", Class::Irreversible),
+        ("match: { tool: a }", Class::Irreversible),
+        (
+            "match: { http: GET /a }, effect: { idempotency: { type: unsupported } }",
+            Class::Irreversible,
+        ),
+        ("match: { http: POST /a }, effect: { kind: read }", Class::Read),
+        ("match: { http: POST /a }, effect: { kind: mutation }", Class::Irreversible),
+        ("match: { http: GET /a }, effect: { class: irreversible }", Class::Irreversible),
+        ("match: { tool: a }, effect: { class: read }", Class::Read),
+    ];
+    for (body, class) in cases {
+        let snapshot = snapshot(&format!("version: 1\noperations: {{ a: {{ {body} }} }}"));
+        assert_eq!(served(&snapshot, "a").operation.class, class, "{body}");
+    }
+    let writes = "version: 1\ndefaults: { undeclared_get: irreversible }\n\
+                  operations: { a: { match: { http: GET /a } } }";
+    let writes = snapshot(writes);
+    assert_eq!(served(&writes, "a").operation.class, Class::Irreversible);
+    assert!(writes.undeclared_get_writes());
+}
+
+#[test]
+fn the_strictest_default_holds_and_an_own_level_replaces_it() {
+    let text = "version: 1\n\
+        defaults: { irreversible: caller, destructive: human }\n\
+        operations:\n\
+        \x20 plain: { match: { http: POST /a } }\n\
+        \x20 destructive: { match: { http: POST /b }, destructive: true }\n\
+        \x20 own: { match: { http: POST /c }, destructive: true, confirm: caller }\n\
+        \x20 read: { match: { http: GET /d } }\n";
+    let compiled = one(text);
+    let snapshot = compiled.snapshot.unwrap();
+    let level = |id| served(&snapshot, id).operation.confirm;
+    assert_eq!(level("plain"), Level::Caller);
+    assert_eq!(level("destructive"), Level::Human);
+    assert_eq!(level("own"), Level::Caller);
+    assert_eq!(level("read"), Level::None);
+    assert_eq!(snapshot.undeclared(), Undeclared::Confirm(Level::Human));
+}
+
+#[test]
+fn undeclared_calls_need_a_challenge_when_nothing_is_declared() {
+    let empty = compile(Vec::new());
+    let snapshot = empty.snapshot.unwrap();
+    assert_eq!(snapshot.undeclared(), Undeclared::Confirm(Level::Challenge));
+    assert_eq!(snapshot.undeclared_mode(), Mode::Enforce);
+    assert!(empty.diagnostics.is_empty());
+}
+
+#[test]
+fn of_all_files_the_strictest_default_holds_for_undeclared_calls() {
+    let file = |name: &str, defaults: &str| {
+        (name.to_owned(), format!("version: 1\ndefaults: {defaults}\n"))
+    };
+    let compiled = compile(vec![
+        file("a.yaml", "{ undeclared: human, mode: observe }"),
+        file("b.yaml", "{ undeclared: caller, undeclared_get: irreversible }"),
+    ]);
+    let snapshot = compiled.snapshot.unwrap();
+    assert_eq!(snapshot.undeclared(), Undeclared::Confirm(Level::Human));
+    assert!(snapshot.undeclared_get_writes());
+    assert_eq!(snapshot.undeclared_mode(), Mode::Enforce);
+    let all =
+        compile(vec![file("a.yaml", "{ mode: observe }"), file("b.yaml", "{ mode: observe }")]);
+    assert_eq!(all.snapshot.unwrap().undeclared_mode(), Mode::Observe);
+}
+
+#[test]
+fn a_faulty_contract_is_served_as_irreversible_without_follow_ups() {
+    let text = COMMENTS.replace("github.comments.list\n        by: id", "nowhere\n        by: id");
+    let compiled = one(&text);
+    assert!(compiled.has_errors());
+    let snapshot = compiled.snapshot.unwrap();
+    let create = served(&snapshot, "github.comments.create");
+
+    assert!(create.is_degraded());
+    assert_eq!(create.operation.class, Class::Irreversible);
+    assert_eq!(create.operation.confirm, Level::Challenge);
+    assert!(create.operation.inverse.is_none());
+    assert!(create.operation.lookup.is_none());
+    assert_eq!(create.ceiling, Ceiling::None);
+    assert!(create.notes[1].contains("effect/operation_missing"), "{:?}", create.notes);
+    assert!(create.notes[1].starts_with("a.yaml:"));
+    assert!(!served(&snapshot, "github.comments.delete").is_degraded());
+}
+
+#[test]
+fn j_5_a_read_with_an_inverse_is_an_error_and_no_read() {
+    let text = "version: 1\noperations:\n\
+        \x20 a: { match: { tool: a }, effect: { class: read, inverse: { operation: b } } }\n\
+        \x20 b: { match: { tool: b } }\n";
+    let compiled = one(text);
+    assert!(compiled.has_errors());
+    let snapshot = compiled.snapshot.unwrap();
+    assert_eq!(served(&snapshot, "a").operation.class, Class::Irreversible);
+    assert_eq!(served(&snapshot, "a").operation.confirm, Level::Challenge);
+}
+
+#[test]
+fn a_read_whose_evidence_is_wrong_stays_a_read() {
+    let text = "version: 1\noperations:\n\
+        \x20 a: { match: { http: GET /a }, effect: { class: read, \
+        no_evidence: empty_response_body } }\n";
+    let compiled = one(text);
+    assert!(compiled.has_errors());
+    let snapshot = compiled.snapshot.unwrap();
+    assert_eq!(served(&snapshot, "a").operation.class, Class::Read);
+    assert_eq!(served(&snapshot, "a").operation.confirm, Level::None);
+}
+
+#[test]
+fn i_4_and_i_5_files_that_cannot_be_read_give_no_snapshot() {
+    let cases = [
+        "version: 1\noperations: { a: { match: { tool: a }, effect: { clas: read } } }",
+        "version: 1\noperations: { a: { match: { tool: a }, confrim: human } }",
+        "version: 1\nunknown: {}",
+        "version: 1\noperations:\n  a: { match: { tool: a } }\n  a: { match: { tool: b } }\n",
+        "operations: {}",
+    ];
+    for text in cases {
+        let compiled = one(text);
+        assert!(compiled.has_errors() && compiled.snapshot.is_none(), "{text}");
+    }
+}
+
+#[test]
+fn all_findings_of_all_files_come_at_once() {
+    let bad = "version: 1\noperations: { NAME: { match: { tool: NAME }, confirm: x, mode: y } }";
+    let compiled = compile(vec![
+        ("b.yaml".to_owned(), bad.replace("NAME", "b")),
+        ("a.yaml".to_owned(), bad.replace("NAME", "a")),
+        ("c.yaml".to_owned(), "a: [".to_owned()),
+    ]);
+    let found: Vec<(&str, &str)> =
+        compiled.diagnostics.iter().map(|found| (&*found.file, found.code)).collect();
+    let word = "policy/unknown_word";
+    assert_eq!(
+        found,
+        [
+            ("a.yaml", word),
+            ("a.yaml", word),
+            ("b.yaml", word),
+            ("b.yaml", word),
+            ("c.yaml", "policy/syntax"),
+        ]
+    );
+}
+
+#[test]
+fn the_fingerprint_changes_with_all_that_decides_an_operation() {
+    let fingerprint = |text: &str| {
+        let compiled = one(text);
+        let snapshot = compiled.snapshot.unwrap();
+        served(&snapshot, "github.comments.create").operation.fingerprint
+    };
+    let base = fingerprint(COMMENTS);
+    assert_eq!(base, fingerprint(&format!("# a comment\n{COMMENTS}")));
+    for (from, to) in [
+        ("settle_ms: 5000", "settle_ms: 5001"),
+        ("confirm: none", "confirm: caller"),
+        // What the inverse dials is part of what is confirmed.
+        ("DELETE /repos", "DELETE /v2/repos"),
+        ("undeclared: refuse", "undeclared: refuse, mode: observe"),
+    ] {
+        assert_ne!(base, fingerprint(&COMMENTS.replace(from, to)), "{to}");
+    }
+}
+
+#[test]
+fn the_revision_names_files_and_contents() {
+    let revision = |name: &str, text: &str| {
+        compile(vec![(name.to_owned(), text.to_owned())]).snapshot.unwrap().revision()
+    };
+    let base = revision("a.yaml", "version: 1");
+    assert_eq!(base, revision("a.yaml", "version: 1"));
+    assert_ne!(base, revision("b.yaml", "version: 1"));
+    assert_ne!(base, revision("a.yaml", "version: 1 "));
+}
+
+#[test]
+fn car_irs_compensation_is_a_compensate_with_literals() {
+    let text = "version: 1\noperations:\n\
+        \x20 insert:\n\
+        \x20   match: { tool: db.insert }\n\
+        \x20   effect:\n\
+        \x20     reversibility: compensable\n\
+        \x20     compensation: { type: tool, tool: db.delete, parameters: { id: 7.0 } }\n\
+        \x20 delete: { match: { tool: db.delete } }\n";
+    let snapshot = snapshot(text);
+    let insert = &served(&snapshot, "insert").operation;
+    assert_eq!(insert.class, Class::Compensable);
+    let compensate = insert.compensate.as_ref().unwrap();
+    assert_eq!(compensate.reference.operation.as_str(), "delete");
+    assert!(
+        matches!(&compensate.reference.target, Target::Tool { name } if &**name == "db.delete")
+    );
+    assert!(
+        matches!(&compensate.arguments[0].mapping, Mapping::Const(doc) if doc.root().raw() == "7.0")
+    );
+}
+
+#[test]
+fn a_drafts_follow_ups_read_the_draft_call() {
+    let text = "version: 1\noperations:\n\
+        \x20 release:\n\
+        \x20   match: { http: \"POST /r/{owner}/releases\" }\n\
+        \x20   effect:\n\
+        \x20     class: irreversible\n\
+        \x20     draft:\n\
+        \x20       operation: release\n\
+        \x20       arguments: { owner: request.owner, body: request.body, \
+        query.draft: { const: yes } }\n\
+        \x20       handle: response.id\n\
+        \x20       promote:\n\
+        \x20         operation: update\n\
+        \x20         arguments: { owner: request.owner, id: response.id, \
+        body.draft: { const: false } }\n\
+        \x20       discard: { operation: delete, arguments: { owner: request.owner, \
+        id: response.id } }\n\
+        \x20 update: { match: { http: \"PATCH /r/{owner}/releases/{id}\" } }\n\
+        \x20 delete: { match: { http: \"DELETE /r/{owner}/releases/{id}\" } }\n";
+    let snapshot = snapshot(text);
+    let draft = served(&snapshot, "release").operation.draft.as_ref().unwrap();
+    assert_eq!(draft.reference.operation.as_str(), "release");
+    let path = |mapping: &Mapping| match mapping {
+        Mapping::Path(path) => path.to_string(),
+        Mapping::Const(_) => String::new(),
+    };
+    assert_eq!(path(&draft.promote.arguments[0].mapping), "request.path.owner");
+    assert_eq!(path(&draft.discard.as_ref().unwrap().arguments[0].mapping), "request.path.owner");
+}
+
+#[test]
+fn k_6_a_body_carrier_may_be_made() {
+    let text = "version: 1\noperations:\n\
+        \x20 a: { match: { http: POST /v2/enqueue }, effect: { idempotency: \
+        { type: body_pointer, pointer: /dedup_key, create: true, max_len: 255 } } }\n";
+    let snapshot = snapshot(text);
+    let carrier = &served(&snapshot, "a").operation.carrier;
+    assert!(matches!(
+        &carrier.place,
+        crate::contract::key::Place::BodyPointer { pointer, create: true }
+            if pointer.as_str() == "/dedup_key"
+    ));
+}
+
+#[test]
+fn load_reads_a_directory_as_kubernetes_mounts_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    };
+    std::fs::create_dir(directory.path().join("..2026_11_30")).unwrap();
+    write("..2026_11_30/a.yaml", "version: 1\noperations: { a: { match: { tool: a } } }");
+    std::os::unix::fs::symlink("..2026_11_30", directory.path().join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/a.yaml", directory.path().join("a.yaml")).unwrap();
+    write("b.json", "{\"version\": 1, \"operations\": {\"b\": {\"match\": {\"tool\": \"b\"}}}}");
+    write("notes.txt", "not a policy");
+    write(".hidden.yaml", "not: [read");
+
+    let compiled = load(directory.path());
+
+    let snapshot = compiled.snapshot.unwrap();
+    let ids: Vec<&str> =
+        snapshot.operations().iter().map(|served| served.operation.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_said_and_gives_no_snapshot() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = load(&directory.path().join("none"));
+    assert!(missing.snapshot.is_none());
+    assert_eq!(missing.diagnostics[0].code, "policy/unreadable");
+    std::fs::write(directory.path().join("a.yaml"), b"a: \xff").unwrap();
+    let compiled = load(directory.path());
+    assert!(compiled.snapshot.is_none());
+    assert!(compiled.human().contains("not UTF-8"), "{}", compiled.human());
+}
+
+#[test]
+fn a_file_that_is_broken_everywhere_costs_no_more_than_its_size() {
+    let mut text = String::from("version: 1\noperations:\n");
+    for position in 0..20_000 {
+        writeln!(text, "  op{position}: {{ macth: 1 }}").unwrap();
+    }
+    let compiled = one(&text);
+    assert!(compiled.snapshot.is_none());
+    assert!(compiled.diagnostics.len() <= 4_000);
+}
+
+fn fragments() -> impl Strategy<Value = String> {
+    proptest::collection::vec(
+        prop_oneof![
+            Just("null"),
+            Just("[]"),
+            Just("{}"),
+            Just("'x'"),
+            Just("request.a?"),
+            Just("-1"),
+            Just("\n"),
+            Just("  "),
+            Just(": "),
+            Just("- "),
+            Just("{"),
+            Just("}"),
+            Just("\""),
+            Just("effect"),
+            Just("class"),
+            Just("stages"),
+            Just("type"),
+            Just("\u{e9}"),
+        ],
+        1..6,
+    )
+    .prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Cuts and pastes inside a policy that has everything in it.
+    #[test]
+    fn compiling_never_panics(
+        edits in proptest::collection::vec((0.0..1.0f64, 0..40usize, fragments()), 1..4)
+    ) {
+        let mut text = COMMENTS.to_owned();
+        for (place, cut, paste) in edits {
+            #[expect(clippy::as_conversions, reason = "a fraction of a length is a position")]
+            let mut from = (place * text.len() as f64) as usize;
+            while !text.is_char_boundary(from) {
+                from -= 1;
+            }
+            let mut to = (from + cut).min(text.len());
+            while !text.is_char_boundary(to) {
+                to -= 1;
+            }
+            text.replace_range(from..to.max(from), &paste);
+        }
+        let compiled = one(&text);
+        prop_assert!(compiled.snapshot.is_some() || compiled.has_errors());
+        for found in &compiled.diagnostics {
+            prop_assert!(found.span.end <= text.len());
+        }
+        prop_assert!(compiled.human().len() >= compiled.diagnostics.len());
+        for line in compiled.json_lines().lines() {
+            prop_assert!(Doc::parse(line.to_owned()).is_ok());
+        }
+    }
+}

@@ -1,13 +1,13 @@
 //! One policy file as a tree that keeps the place of every name and value.
 //!
-//! The source forms load verbatim, and several of them are tagged from inside
-//! (`{type: header, name: ...}`) or not at all (a bare verification plan). Deriving such types loses
-//! positions, so a file is read into this tree first and the tree is parsed by hand
-//! ([`super::file`]). Everything that two YAML readers are known to disagree about is refused here:
-//! names given twice, anchors, aliases, tags, merge keys, directives, several documents, a byte
-//! order mark, and plain scalars that YAML 1.2 reads otherwise than JSON does (`True`, `0x1F`, `01`).
-//! What remains is JSON's data: plain `true`, `false`, `null` (or nothing, or `~`), JSON's numbers,
-//! whose text is kept, and strings; `yes` and `01JB` are strings.
+//! The source forms load verbatim, and several of them are tagged from inside (`{type: header,
+//! name: ...}`) or not at all (a bare verification plan). Deriving such types loses positions, so a
+//! file is read into this tree first and the tree is parsed by hand ([`super::file`]). Everything
+//! that two YAML readers are known to disagree about is refused here: names given twice, anchors,
+//! aliases, tags, merge keys, directives, several documents, a byte order mark, and plain scalars
+//! that YAML 1.2 reads otherwise than JSON does (`True`, `0x1F`, `01`). What remains is JSON's
+//! data: plain `true`, `false`, `null` (or nothing, or `~`), JSON's numbers, whose text is kept,
+//! and strings; `yes` and `01JB` are strings.
 //!
 //! Limits: [`MAX_FILE`] bytes and [`MAX_DEPTH`] levels; time is linear in the text.
 
@@ -23,11 +23,11 @@ use crate::contract::json::{Doc, Fault as JsonFault, Kind, Value, write_string};
 pub const MAX_FILE: usize = 1024 * 1024;
 
 /// The deepest nesting of a policy file.
-pub const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     /// JSON; read by [`Doc`].
     Json,
     /// YAML.
@@ -36,7 +36,7 @@ pub enum Format {
 
 impl Format {
     /// The format of a file with this name: JSON if it ends in `.json`, else YAML.
-    pub fn of(name: &str) -> Self {
+    pub(super) fn of(name: &str) -> Self {
         if name.ends_with(".json") { Self::Json } else { Self::Yaml }
     }
 }
@@ -65,7 +65,7 @@ impl From<Range<usize>> for Span {
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub(super) struct Node {
     /// Where it stands. A block mapping or sequence runs to its last token.
     pub span: Span,
     /// What it is.
@@ -74,7 +74,7 @@ pub struct Node {
 
 /// What a [`Node`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Data {
+pub(super) enum Data {
     /// `true` or `false`.
     Bool(bool),
     /// A mapping, in file order.
@@ -91,7 +91,7 @@ pub enum Data {
 
 /// One member of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub(super) struct Entry {
     /// The name.
     pub name: String,
     /// Where the name stands.
@@ -102,7 +102,7 @@ pub struct Entry {
 
 impl Node {
     /// A mapping's members in file order; none for anything else.
-    pub fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[Entry] {
         match &self.data {
             Data::Mapping(entries) => entries,
             Data::Bool(_) | Data::Null | Data::Number(_) | Data::Sequence(_) | Data::String(_) => {
@@ -112,12 +112,12 @@ impl Node {
     }
 
     /// The member of a mapping with exactly this name.
-    pub fn get(&self, name: &str) -> Option<&Node> {
+    pub(super) fn get(&self, name: &str) -> Option<&Node> {
         self.entries().iter().find(|entry| entry.name == name).map(|entry| &entry.value)
     }
 
     /// A list's elements.
-    pub fn as_sequence(&self) -> Option<&[Node]> {
+    pub(super) fn as_sequence(&self) -> Option<&[Node]> {
         match &self.data {
             Data::Sequence(elements) => Some(elements),
             Data::Bool(_) | Data::Mapping(_) | Data::Null | Data::Number(_) | Data::String(_) => {
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// A string's text.
-    pub fn as_str(&self) -> Option<&str> {
+    pub(super) fn as_str(&self) -> Option<&str> {
         match &self.data {
             Data::String(text) => Some(text),
             Data::Bool(_) | Data::Mapping(_) | Data::Null | Data::Number(_) | Data::Sequence(_) => {
@@ -137,12 +137,12 @@ impl Node {
     }
 
     /// Whether it is `null`.
-    pub fn is_null(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         self.data == Data::Null
     }
 
     /// What kind of value it is, for messages.
-    pub fn kind_name(&self) -> &'static str {
+    pub(super) fn kind_name(&self) -> &'static str {
         match self.data {
             Data::Bool(_) => "a truth value",
             Data::Mapping(_) => "a mapping",
@@ -154,7 +154,7 @@ impl Node {
     }
 
     /// Writes the value as JSON; numbers keep their text.
-    pub fn write_json(&self, out: &mut String) {
+    pub(super) fn write_json(&self, out: &mut String) {
         match &self.data {
             Data::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
             Data::Null => out.push_str("null"),
@@ -186,7 +186,7 @@ impl Node {
     }
 
     /// The value as a document of its own; `None` only for text beyond the reader's limits.
-    pub fn to_doc(&self) -> Option<Doc> {
+    pub(super) fn to_doc(&self) -> Option<Doc> {
         let mut json = String::new();
         self.write_json(&mut json);
         // A tree is at most `MAX_DEPTH` deep, so its parts are too.
@@ -196,7 +196,7 @@ impl Node {
 
 /// Why a file cannot be read, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub(super) struct Fault {
     /// A stable code, such as `policy/syntax`.
     pub code: &'static str,
     /// Where.
@@ -232,7 +232,7 @@ impl Fault {
 /// # Errors
 ///
 /// The first fault. An empty YAML file is a null.
-pub fn read(text: &str, format: Format) -> Result<Node, Fault> {
+pub(super) fn read(text: &str, format: Format) -> Result<Node, Fault> {
     if text.len() > MAX_FILE {
         return Err(Fault::new(
             "policy/too_large",
@@ -386,7 +386,8 @@ impl<'t> Reader<'t> {
                 Fault::new("policy/syntax", span, "a tab in the indentation")
                     .help("indent with spaces")
             }
-            kind => Fault::new("policy/syntax", span, kind.to_string()),
+            kind => Fault::new("policy/syntax", span, kind.to_string())
+                .help("look at the brackets, quotes and indentation up to here"),
         }
     }
 

@@ -1,1 +1,345 @@
+//! Routing against a linear scan, and the choice among variants.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::contract::json::Doc;
+use crate::policy::{Snapshot, compile};
+
+fn snapshot(operations: &str) -> Snapshot {
+    let text = format!("version: 1\noperations:\n{operations}");
+    let compiled = compile(vec![("a.yaml".to_owned(), text)]);
+    let human = compiled.human();
+    compiled.snapshot.unwrap_or_else(|| panic!("{human}"))
+}
+
+fn found<'s>(snapshot: &'s Snapshot, method: &str, path: &str) -> Vec<&'s str> {
+    let method = http::Method::from_bytes(method.as_bytes()).unwrap();
+    let found = snapshot.find_http(&method, path);
+    let served = found.groups().iter().flat_map(|group| &group.operations);
+    served.map(|served| served.operation.id.as_str()).collect()
+}
+
+#[test]
+fn c_4_text_beside_a_parameter_is_matched_exactly() {
+    let snapshot = snapshot(
+        "  message: { match: { http: \"GET /2010-04-01/Accounts/{a}/Messages/{Sid}.json\" } }\n\
+         \x20 disable: { match: { http: \"POST /keypairs/{id}:disable\" } }\n\
+         \x20 keypair: { match: { http: \"POST /keypairs/{id}\" } }\n",
+    );
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("GET", "/2010-04-01/Accounts/AC1/Messages/SM1.json", &["message"]),
+        ("GET", "/2010-04-01/Accounts/AC1/Messages/SM1", &[]),
+        ("GET", "/2010-04-01/Accounts/AC1/Messages/.json", &[]),
+        ("POST", "/keypairs/k1:disable", &["disable"]),
+        ("POST", "/keypairs/k1", &["keypair"]),
+        ("POST", "/keypairs/k1%3Adisable", &["keypair"]),
+        ("POST", "/keypairs/k1/", &[]),
+        ("DELETE", "/keypairs/k1", &[]),
+    ];
+    for (method, path, expected) in cases {
+        assert_eq!(found(&snapshot, method, path), *expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn c_8_whole_segments_are_compared_and_case_counts() {
+    let snapshot = snapshot(
+        "  reports: { match: { http: \"GET /v1/reports\" } }\n\
+         \x20 tilde: { match: { http: \"GET /~u/{x}\" } }\n",
+    );
+    for path in ["/v1/reports-delete", "/v1/reports/x", "/V1/reports", "/v1/reports/", "v1/reports"]
+    {
+        assert_eq!(found(&snapshot, "GET", path), [""; 0], "{path}");
+    }
+    assert_eq!(found(&snapshot, "GET", "/%7Eu/a%2Fb"), ["tilde"]);
+    assert_eq!(found(&snapshot, "GET", "/v1/re%70orts"), ["reports"]);
+}
+
+#[test]
+fn c_6_and_c_7_tool_names_are_exact() {
+    let snapshot = snapshot("  read: { match: { tool: read_file } }\n");
+    assert!(snapshot.find_tool("read_file").is_some());
+    for name in ["read-file", "READ_FILE", "read_file ", "files/read_file", "r\u{435}ad_file"] {
+        assert!(snapshot.find_tool(name).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn the_most_specific_template_wins_and_equals_are_all_given() {
+    let snapshot = snapshot(
+        "  rest: { match: { http: \"POST /x/{*all}\" } }\n\
+         \x20 left: { match: { http: \"POST /x/{a}\" } }\n\
+         \x20 right: { match: { http: \"POST /{b}/y\" } }\n\
+         \x20 exact: { match: { http: \"POST /x/z\" } }\n",
+    );
+    assert_eq!(found(&snapshot, "POST", "/x/z"), ["exact"]);
+    assert_eq!(found(&snapshot, "POST", "/x/q"), ["left"]);
+    assert_eq!(found(&snapshot, "POST", "/x/q/r"), ["rest"]);
+    assert_eq!(found(&snapshot, "POST", "/x/y"), ["left", "right"]);
+    assert_eq!(found(&snapshot, "POST", "/w/y"), ["right"]);
+}
+
+#[test]
+fn head_matches_as_get_unless_it_is_declared() {
+    let snapshot = snapshot(
+        "  get: { match: { http: \"GET /a\" } }\n\
+         \x20 other: { match: { http: \"GET /b\" } }\n\
+         \x20 head: { match: { http: \"HEAD /b\" } }\n",
+    );
+    assert_eq!(found(&snapshot, "HEAD", "/a"), ["get"]);
+    assert_eq!(found(&snapshot, "HEAD", "/b"), ["head"]);
+    assert_eq!(found(&snapshot, "OPTIONS", "/a"), [""; 0]);
+}
+
+#[test]
+fn a_get_that_folds_onto_a_declared_write_is_known() {
+    let snapshot = snapshot(
+        "  read: { match: { http: \"GET /items\" } }\n\
+         \x20 run: { match: { http: \"GET /Jobs/{id}/run\" }, effect: { class: irreversible } }\n",
+    );
+    let write = Some((Class::Irreversible, Level::Challenge));
+    for path in ["/jobs/1/run", "/JOBS/1/RUN/", "/Jobs/1/run//", "/jobs/1/r%75n"] {
+        assert_eq!(snapshot.folds_onto_write(path), write, "{path}");
+    }
+    for path in ["/jobs/1", "/ITEMS", "/jobs/1/running", "/"] {
+        assert_eq!(snapshot.folds_onto_write(path), None, "{path}");
+    }
+}
+
+/// The call of a choice: a head, and a body that may be missing or unreadable.
+enum Body<'t> {
+    None,
+    Json(&'t str),
+    Unreadable,
+}
+
+fn chosen(snapshot: &Snapshot, path: &str, head: &str, body: Body<'_>) -> String {
+    let head = Doc::parse(head.to_owned()).unwrap();
+    let body_doc = match body {
+        Body::Json(text) => Some(Doc::parse(text.to_owned()).unwrap()),
+        Body::None | Body::Unreadable => None,
+    };
+    let request = match body {
+        Body::Unreadable => Request::Unreadable,
+        Body::None | Body::Json(_) => {
+            Request::Http { head: head.root(), body: body_doc.as_ref().map(Doc::root) }
+        }
+    };
+    let scope = Scope { request, response: None, key: None };
+    let found = snapshot.find_http(&http::Method::POST, path);
+    match choose(&found, &scope) {
+        Choice::Declared(served) => served.operation.id.to_string(),
+        Choice::Undeclared { strictest } => {
+            format!("undeclared {}", strictest.map_or("-", Level::as_str))
+        }
+    }
+}
+
+const HEAD: &str = r#"{"path":{},"query":{},"header":{}}"#;
+
+fn query(query: &str) -> String {
+    format!(r#"{{"path":{{}},"query":{query},"header":{{}}}}"#)
+}
+
+const VARIANTS: &str = "  dry: { match: { http: \"POST /a\", where: { request.query.dryRun: \
+    { equals: All } } }, effect: { class: read } }\n\
+    \x20 real: { match: { http: \"POST /a\", where: { request.query.dryRun: { absent: true } } }, \
+    confirm: human }\n";
+
+#[test]
+fn a_repeated_query_name_must_satisfy_with_every_value() {
+    let snapshot = snapshot(VARIANTS);
+    let cases = [
+        (r#"{"dryRun":"All"}"#, "dry"),
+        ("{}", "real"),
+        (r#"{"dryRun":["All","All"]}"#, "dry"),
+        (r#"{"dryRun":["All","None"]}"#, "undeclared human"),
+        (r#"{"dryRun":"all"}"#, "undeclared human"),
+        (r#"{"dryRun":[]}"#, "undeclared human"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(chosen(&snapshot, "/a", &query(text), Body::None), expected, "{text}");
+    }
+    assert_eq!(chosen(&snapshot, "/b", HEAD, Body::None), "undeclared -");
+}
+
+#[test]
+fn a_body_that_cannot_be_read_satisfies_no_condition() {
+    let snapshot = snapshot(
+        "  draft: { match: { http: \"POST /a\", where: { request.body.draft: { equals: true } } }, \
+         effect: { class: read } }\n\
+         \x20 plain: { match: { http: \"POST /a\", where: { request.body.draft: \
+         { absent: true } } } }\n",
+    );
+    assert_eq!(chosen(&snapshot, "/a", HEAD, Body::Json(r#"{"draft":true}"#)), "draft");
+    assert_eq!(chosen(&snapshot, "/a", HEAD, Body::Json("{}")), "plain");
+    assert_eq!(chosen(&snapshot, "/a", HEAD, Body::Json(r#"{"draft":null}"#)), "plain");
+    assert_eq!(
+        chosen(&snapshot, "/a", HEAD, Body::Json(r#"{"draft":"true"}"#)),
+        "undeclared challenge"
+    );
+    assert_eq!(chosen(&snapshot, "/a", HEAD, Body::None), "plain");
+    assert_eq!(chosen(&snapshot, "/a", HEAD, Body::Unreadable), "undeclared challenge");
+    let group = snapshot.find_http(&http::Method::POST, "/a");
+    assert!(group.groups()[0].reads_body && group.groups()[0].has_conditions);
+}
+
+#[test]
+fn an_unreadable_body_is_no_way_to_a_milder_plain_form() {
+    let mild = snapshot(
+        "  plain: { match: { http: \"POST /a\" }, effect: { class: read } }\n\
+         \x20 send: { match: { http: \"POST /a\", where: { request.body.send: \
+         { exists: true } } } }\n",
+    );
+    assert_eq!(chosen(&mild, "/a", HEAD, Body::Json("{}")), "plain");
+    assert_eq!(chosen(&mild, "/a", HEAD, Body::Json(r#"{"send":1}"#)), "send");
+    assert_eq!(chosen(&mild, "/a", HEAD, Body::Unreadable), "undeclared challenge");
+    let severe = snapshot(
+        "  plain: { match: { http: \"POST /a\" } }\n\
+         \x20 draft: { match: { http: \"POST /a\", where: { request.body.draft: \
+         { exists: true } } }, \
+         effect: { class: read } }\n",
+    );
+    assert_eq!(chosen(&severe, "/a", HEAD, Body::Unreadable), "plain");
+}
+
+#[test]
+fn more_conditions_win_and_equal_ones_leave_the_more_severe() {
+    let snapshot = snapshot(
+        "  a: { match: { http: \"POST /a\", where: { request.query.a: { exists: true } } }, \
+         effect: { class: read } }\n\
+         \x20 b: { match: { http: \"POST /a\", where: { request.query.b: { one_of: [x, y] } } } }\n\
+         \x20 ab: { match: { http: \"POST /a\", where: { request.query.a: { equals: x }, \
+         request.query.b: { equals: x } } }, effect: { class: read } }\n",
+    );
+    let cases = [
+        (r#"{"a":"1"}"#, "a"),
+        (r#"{"b":"y"}"#, "b"),
+        (r#"{"a":"1","b":"x"}"#, "b"),
+        (r#"{"a":"x","b":"x"}"#, "ab"),
+        (r#"{"b":"z"}"#, "undeclared challenge"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(chosen(&snapshot, "/a", &query(text), Body::None), expected, "{text}");
+    }
+}
+
+#[test]
+fn tools_have_variants_by_their_arguments() {
+    let snapshot = snapshot(
+        "  a: { match: { tool: t, where: { request.mode: { equals: 1 } } }, \
+         effect: { class: read } }\n",
+    );
+    let group = snapshot.find_tool("t").unwrap();
+    let one = |text: &str| {
+        let doc = Doc::parse(text.to_owned()).unwrap();
+        let request = Request::Arguments(doc.root());
+        let scope = Scope { request, response: None, key: None };
+        matches!(choose(&Found::One(group), &scope), Choice::Declared(_))
+    };
+    assert!(one(r#"{"mode":1}"#));
+    assert!(one(r#"{"mode":1.0}"#));
+    assert!(!one(r#"{"mode":"1"}"#));
+    assert!(!one(r#"{"mode":[1]}"#));
+    assert!(!group.reads_body);
+}
+
+fn part() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => prop_oneof![Just("a"), Just("b"), Just("ab"), Just("%7E"), Just("x.json")]
+            .prop_map(str::to_owned),
+        2 => Just("{P}".to_owned()),
+        1 => prop_oneof![Just("{P}.json"), Just("a{P}"), Just("{P}b"), Just("a{P}b")]
+            .prop_map(str::to_owned),
+    ]
+}
+
+fn template() -> impl Strategy<Value = String> {
+    let rest = prop_oneof![3 => Just(""), 1 => Just("/{*rest}"), 1 => Just("/")];
+    (proptest::collection::vec(part(), 1..4), rest).prop_map(|(parts, rest)| {
+        let mut text = String::new();
+        for (position, part) in parts.iter().enumerate() {
+            text.push('/');
+            text.push_str(&part.replace('P', &format!("p{position}")));
+        }
+        text + rest
+    })
+}
+
+fn path() -> impl Strategy<Value = String> {
+    let segment = prop_oneof![
+        Just("a"),
+        Just("b"),
+        Just("ab"),
+        Just("aab"),
+        Just("~"),
+        Just("%7e"),
+        Just("x.json"),
+        Just("%61b"),
+        Just("a%2Fb"),
+        Just("q%3A"),
+        Just("a%42"),
+    ];
+    let end = prop_oneof![4 => Just(""), 1 => Just("/")];
+    (proptest::collection::vec(segment, 1..5), end)
+        .prop_map(|(segments, end)| format!("/{}{end}", segments.join("/")))
+}
+
+proptest! {
+    #[test]
+    fn the_router_finds_what_a_linear_scan_finds(
+        templates in proptest::collection::vec(template(), 1..12),
+        paths in proptest::collection::vec(path(), 1..8),
+    ) {
+        let unique: BTreeSet<String> = templates.into_iter().collect();
+        let mut text = String::new();
+        for (position, template) in unique.iter().enumerate() {
+            writeln!(text, "  op{position}: {{ match: {{ http: \"POST {template}\" }} }}").unwrap();
+        }
+        let snapshot = snapshot(&text);
+        let parsed: Vec<Template> =
+            unique.iter().map(|text| Template::parse(text).unwrap()).collect();
+        for path in &paths {
+            let matching: Vec<usize> = (0..parsed.len())
+                .filter(|position| parsed[*position].matches(path).is_some())
+                .collect();
+            let expected: BTreeSet<String> = matching
+                .iter()
+                .filter(|own| {
+                    !matching.iter().any(|other| {
+                        parsed[*other].specificity(&parsed[**own]) == Specificity::More
+                    })
+                })
+                .map(|position| format!("op{position}"))
+                .collect();
+            let actual: BTreeSet<String> =
+                found(&snapshot, "POST", path).into_iter().map(str::to_owned).collect();
+            prop_assert_eq!(actual, expected, "{} among {:?}", path, unique);
+        }
+    }
+
+    #[test]
+    fn every_overlap_that_a_path_shows_is_found(
+        templates in proptest::collection::vec(template(), 2..8),
+        paths in proptest::collection::vec(path(), 1..8),
+    ) {
+        let unique: BTreeSet<String> = templates.into_iter().collect();
+        let mut text = String::new();
+        for (position, template) in unique.iter().enumerate() {
+            writeln!(text, "  op{position}: {{ match: {{ http: \"POST {template}\" }} }}").unwrap();
+        }
+        let text = format!("version: 1\noperations:\n{text}");
+        let compiled = compile(vec![("a.yaml".to_owned(), text)]);
+        let has_finding = compiled.diagnostics.iter().any(|found| found.code == "policy/overlap");
+        let snapshot = compiled.snapshot.unwrap();
+        for path in &paths {
+            if let Found::Several(_) = snapshot.find_http(&http::Method::POST, path) {
+                prop_assert!(has_finding, "{} among {:?}", path, unique);
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Behaviour over real sockets: a real sidecar, a scripted upstream, a client that sends what it likes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "helpers of tests fail the test, and are used within this binary"
+)]
+
+mod support;
+
+/// Plain HTTP: reads, refusals, headers, bodies.
+mod http;
+/// Time: expiry, late answers, delivery.
+mod clocks;
+/// HTTP/2 in front.
+mod h2;
+/// Agents that leave.
+mod hangup;
+/// MCP over streamable HTTP.
+mod mcp;
+/// Writes: confirmation, keys, repeats, unknown outcomes, undo.
+mod writes;

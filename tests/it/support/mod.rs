@@ -1,0 +1,10 @@
+//! What the tests stand on.
+
+pub mod agent;
+pub mod sidecar;
+pub mod upstream;
+pub mod wait;
+
+pub use agent::Agent;
+pub use sidecar::Sidecar;
+pub use upstream::{Act, Upstream};
