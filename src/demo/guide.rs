@@ -5,6 +5,7 @@
 //! ends it with [`Failed`].
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::client::{Answer, Ask, Client, ClientError};
 use super::gateway::MCP_PATH;
 use super::screen::Screen;
+use crate::admin;
 
 const COMMENTS: &str = "/repos/octo/hello/issues/1/comments";
 const RELEASES: &str = "/repos/octo/hello/releases";
@@ -31,9 +33,9 @@ pub(super) enum Failed {
     /// The output is gone.
     #[error("the output cannot be written")]
     Screen(#[from] io::Error),
-    /// The sidecar's own side of a step failed.
-    #[error("{0}")]
-    Sidecar(String),
+    /// The admin API cannot be reached.
+    #[error(transparent)]
+    Admin(#[from] admin::client::ClientError),
     /// A step did something else than its text says.
     #[error("this step did not do what it says: {0}")]
     Step(String),
@@ -45,6 +47,8 @@ pub(super) struct Guide<W> {
     pub(super) agent: Client,
     /// Straight to the gateway: only to lose an answer and to count effects.
     pub(super) gateway: Client,
+    /// The sidecar's admin socket, for what an operator does.
+    pub(super) admin: PathBuf,
     pub(super) screen: Screen<W>,
 }
 
@@ -186,7 +190,19 @@ impl<W: Write> Guide<W> {
         expect(&repeat, StatusCode::CONFLICT)?;
         equal("code", repeat.body.pointer("/error/code"), "outcome_unknown")?;
         self.counts("releases", "created", 2).await?;
-        self.say("The agent tries again, and is refused: a second release is what must not be.")
+        self.say("The agent tries again, and is refused: a second release is what must not be.")?;
+
+        self.screen.space()?;
+        self.screen.command("takeback reconcile --once")?;
+        let run = self.operator(Method::POST, "/api/v1/reconcile").await?;
+        let settled = run.pointer("/reconciled/0").cloned().unwrap_or_default();
+        self.screen.part("settled", &settled, &["entry", "operation", "result"])?;
+        equal("entry", settled.get("entry"), report.get("entry").and_then(Value::as_str))?;
+        equal("result", settled.get("result"), "accepted")?;
+        self.say(
+            "An operator, or a timer, has the lookups made: the release is found, and the entry is \
+             settled as accepted. Nothing was sent twice.",
+        )
     }
 
     /// The same over MCP.
@@ -225,6 +241,35 @@ impl<W: Write> Guide<W> {
             "The report is `_meta.effect` of the result, and the undo names a tool with its \
              arguments.",
         )
+    }
+
+    /// What the ledger has of all that.
+    pub(super) async fn ledger(&mut self) -> Result<(), Failed> {
+        self.screen.chapter(8, "The ledger has every write, and no read")?;
+        self.screen.command("takeback ledger list")?;
+        let listed = self.operator(Method::GET, "/api/v1/entries").await?;
+        let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
+        self.screen.table(&entries, &["entry", "state", "class", "operation"])?;
+        let states: Vec<&str> =
+            entries.iter().filter_map(|entry| entry.get("state")?.as_str()).collect();
+        // Newest first: two calls of tools, the lost release, the keyed comment, the release, the
+        // closed issue and the issue, the deleted comment and the comment.
+        let expected = [
+            "accepted", "accepted", "accepted", "accepted", "accepted", "accepted", "undone",
+            "accepted", "undone",
+        ];
+        check("the ledger has the nine writes of this run", states == expected)?;
+        self.say(
+            "One entry for each effect that reached the gateway; refusals and replays have none. \
+             The file is SQLite, with views that the sqlite3 shell can query.",
+        )
+    }
+
+    /// Asks the admin API, as the commands of an operator do.
+    async fn operator(&mut self, method: Method, path: &str) -> Result<Value, Failed> {
+        let (status, body) = admin::client::ask(&self.admin, method, path, None).await?;
+        check("the admin API answers 200", status == StatusCode::OK)?;
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
     /// Calls a tool, in the form of MCP 2026-07-28; gives the result.
@@ -352,8 +397,14 @@ fn expect(answer: &Answer, status: StatusCode) -> Result<(), Failed> {
     check(&format!("the status is {}", status.as_u16()), answer.status == status)
 }
 
-fn equal(name: &str, found: Option<&Value>, expected: &str) -> Result<(), Failed> {
-    check(&format!("`{name}` is {expected}"), found.and_then(Value::as_str) == Some(expected))
+fn equal<'a>(
+    name: &str,
+    found: Option<&Value>,
+    expected: impl Into<Option<&'a str>>,
+) -> Result<(), Failed> {
+    let expected = expected.into();
+    let is_equal = expected.is_some() && found.and_then(Value::as_str) == expected;
+    check(&format!("`{name}` is {}", expected.unwrap_or("given")), is_equal)
 }
 
 fn check(claim: &str, is_true: bool) -> Result<(), Failed> {

@@ -81,6 +81,9 @@ fn scratch() {
             methods: Arc::new(Methods::new([])),
             draining: Arc::new(AtomicBool::new(false)),
         };
+        let admin = directory.path().join("a.sock"); { let a = Arc::new(crate::admin::Admin { shared: Arc::clone(&cx.shared), upstream: cx.upstream.clone(), ledger: directory.path().join("l.db"), reconciling: tokio::sync::Mutex::new(()) });
+        let l = crate::admin::listen::bind_unix(&admin).unwrap(); l.set_nonblocking(true).unwrap(); let l = tokio::net::UnixListener::from_std(l).unwrap();
+        let t3 = tasks.clone(); let _h = tasks.spawn_background("y", async move { crate::admin::listen::serve(crate::admin::listen::Listener::Unix(l), crate::admin::router(a), crate::admin::listen::Bounds::ADMIN, t3).await }); }
         let stack = stack(&cx);
         let serve = move |arrival| {
             let mut stack = stack.clone();
@@ -97,7 +100,7 @@ fn scratch() {
         });
         let mut guide = Guide {
             agent: Client::new(address, &tasks),
-            gateway: Client::new(upstream, &tasks),
+            gateway: Client::new(upstream, &tasks), admin,
             screen: Screen::new(std::io::stdout(), 100, Colour::Off),
         };
         guide.read().await.unwrap();
@@ -106,6 +109,6 @@ fn scratch() {
         guide.irreversible().await.unwrap();
         guide.repeated().await.unwrap();
         guide.lost().await.unwrap();
-        guide.mcp().await.unwrap();
+        guide.mcp().await.unwrap(); guide.ledger().await.unwrap();
     });
 }

@@ -113,6 +113,32 @@ impl<W: Write> Screen<W> {
         }
     }
 
+    /// A command as it would be typed.
+    pub(super) fn command(&mut self, line: &str) -> io::Result<()> {
+        let line = self.tinted(Tint::Bold, &format!("$ {line}"));
+        writeln!(self.out, "{INDENT}{line}")
+    }
+
+    /// These members of each object, in columns.
+    pub(super) fn table(&mut self, rows: &[Value], members: &[&str]) -> io::Result<()> {
+        let cell = |row: &Value, member: &str| {
+            let value = row.get(member);
+            value.and_then(Value::as_str).unwrap_or("-").to_owned()
+        };
+        let widths: Vec<usize> = members
+            .iter()
+            .map(|member| rows.iter().map(|row| cell(row, member).len()).max().unwrap_or(0))
+            .collect();
+        for row in rows {
+            let cells = members.iter().zip(&widths);
+            let cells: Vec<String> =
+                cells.map(|(member, width)| format!("{:<width$}", cell(row, member))).collect();
+            let line = self.tinted(Tint::Dim, cells.join("  ").trim_end());
+            writeln!(self.out, "{INDENT}  {line}")?;
+        }
+        Ok(())
+    }
+
     /// The status of its answer.
     pub(super) fn status(&mut self, status: StatusCode) -> io::Result<()> {
         let tint = match status.as_u16() {
