@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
@@ -21,6 +22,10 @@ const ISSUES: &str = "/repos/octo/hello/issues";
 
 /// The header of the report, under its default name.
 const REPORT: &str = "x-anvil-effect";
+
+/// How often the admin API is asked for the same, and how long apart.
+const ATTEMPTS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 
 const MCP_VERSION: &str = "2026-07-28";
 
@@ -194,8 +199,10 @@ impl<W: Write> Guide<W> {
 
         self.screen.space()?;
         self.screen.command("takeback reconcile --once")?;
-        let run = self.operator(Method::POST, "/api/v1/reconcile").await?;
-        let settled = run.pointer("/reconciled/0").cloned().unwrap_or_default();
+        let run = self.until(Method::POST, "/api/v1/reconcile", |run| {
+            run.pointer("/reconciled/0").is_some()
+        });
+        let settled = run.await?.pointer("/reconciled/0").cloned().unwrap_or_default();
         self.screen.part("settled", &settled, &["entry", "operation", "result"])?;
         equal("entry", settled.get("entry"), report.get("entry").and_then(Value::as_str))?;
         equal("result", settled.get("result"), "accepted")?;
@@ -247,29 +254,48 @@ impl<W: Write> Guide<W> {
     pub(super) async fn ledger(&mut self) -> Result<(), Failed> {
         self.screen.chapter(8, "The ledger has every write, and no read")?;
         self.screen.command("takeback ledger list")?;
-        let listed = self.operator(Method::GET, "/api/v1/entries").await?;
-        let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
-        self.screen.table(&entries, &["entry", "state", "class", "operation"])?;
-        let states: Vec<&str> =
-            entries.iter().filter_map(|entry| entry.get("state")?.as_str()).collect();
+        let states = |listed: &Value| -> Vec<String> {
+            let entries = listed.get("entries").and_then(Value::as_array);
+            let states = entries.into_iter().flatten().filter_map(|entry| entry.get("state"));
+            states.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
         // Newest first: two calls of tools, the lost release, the keyed comment, the release, the
         // closed issue and the issue, the deleted comment and the comment.
         let expected = [
             "accepted", "accepted", "accepted", "accepted", "accepted", "accepted", "undone",
             "accepted", "undone",
         ];
-        check("the ledger has the nine writes of this run", states == expected)?;
+        let listed = self.until(Method::GET, "/api/v1/entries", |listed| states(listed) == expected);
+        let listed = listed.await?;
+        let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
+        self.screen.table(&entries, &["entry", "state", "class", "operation"])?;
+        check("the ledger has the nine writes of this run", states(&listed) == expected)?;
         self.say(
             "One entry for each effect that reached the gateway; refusals and replays have none. \
              The file is SQLite, with views that the sqlite3 shell can query.",
         )
     }
 
-    /// Asks the admin API, as the commands of an operator do.
-    async fn operator(&mut self, method: Method, path: &str) -> Result<Value, Failed> {
-        let (status, body) = admin::client::ask(&self.admin, method, path, None).await?;
-        check("the admin API answers 200", status == StatusCode::OK)?;
-        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    /// Asks the admin API, as the commands of an operator do, until its answer is what is waited for:
+    /// an entry's end is durable a moment after its answer. Gives the last answer all the same.
+    async fn until(
+        &self,
+        method: Method,
+        path: &str,
+        is_there: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Failed> {
+        let mut last = Value::Null;
+        for _ in 0..ATTEMPTS {
+            let asked = admin::client::ask(&self.admin, method.clone(), path, None);
+            let (status, body) = asked.await?;
+            check("the admin API answers 200", status == StatusCode::OK)?;
+            last = serde_json::from_slice(&body).unwrap_or_default();
+            if is_there(&last) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(last)
     }
 
     /// Calls a tool, in the form of MCP 2026-07-28; gives the result.
