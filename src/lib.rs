@@ -74,6 +74,7 @@ pub mod call;
 pub mod clock;
 pub mod config;
 pub mod contract;
+pub mod demo;
 pub mod http;
 pub mod ledger;
 pub mod mcp;

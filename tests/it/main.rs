@@ -10,14 +10,16 @@
 
 mod support;
 
-/// Plain HTTP: reads, refusals, headers, bodies.
-mod http;
 /// Time: expiry, late answers, delivery.
 mod clocks;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
 mod hangup;
+/// Plain HTTP: reads, refusals, headers, bodies.
+mod http;
+/// The layers of the sources, and what no file may hold.
+mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
