@@ -69,6 +69,7 @@
 
 pub mod admin;
 pub mod admit;
+pub mod app;
 pub mod call;
 pub mod clock;
 pub mod config;
