@@ -1,7 +1,7 @@
 //! The guide's HTTP client: one connection, kept open, as an agent's is.
 //!
-//! Small on purpose: HTTP/1.1, JSON, no redirects, no second attempt. A request that is sent and not
-//! answered is an error here; whether it had an effect is what the proxy is for.
+//! Small on purpose: HTTP/1.1, JSON, no redirects, no second attempt. A request that is sent and
+//! not answered is an error here; whether it had an effect is what the proxy is for.
 
 use std::io;
 use std::net::SocketAddr;

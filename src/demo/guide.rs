@@ -97,8 +97,9 @@ impl<W: Write> Guide<W> {
         let left = self.agent.send(&Ask::new(Method::GET, COMMENTS)).await?;
         check("the comment is gone", left.body == json!([]))?;
         self.say(
-            "The undo is an ordinary call with a class of its own: nothing brings a deleted comment \
-             back, so it asks, as every irreversible write does. The first entry is marked undone.",
+            "The undo is an ordinary call with a class of its own: nothing brings a deleted \
+             comment back, so it asks, as every irreversible write does. The first entry is marked \
+             undone.",
         )
     }
 
@@ -163,11 +164,12 @@ impl<W: Write> Guide<W> {
         let other = json!({"body": "Something else"});
         let ask = Ask::post(COMMENTS, &other).with("idempotency-key", "demo-key-1");
         let refused = self.show(&ask).await?;
+        self.report(&refused, &["operation", "refused"])?;
         expect(&refused, StatusCode::UNPROCESSABLE_ENTITY)?;
         self.counts("comments", "created", 2).await?;
         self.say(
-            "Two comments in all: the one of chapter 2, and one here. The second answer came out of \
-             the ledger, and another request under the key is refused.",
+            "Two comments in all: the one of chapter 2, and one here. The second answer came out \
+             of the ledger, and another request under the key is refused.",
         )
     }
 
@@ -199,9 +201,8 @@ impl<W: Write> Guide<W> {
 
         self.screen.space()?;
         self.screen.command("takeback reconcile --once")?;
-        let run = self.until(Method::POST, "/api/v1/reconcile", |run| {
-            run.pointer("/reconciled/0").is_some()
-        });
+        let run = self
+            .until(Method::POST, "/api/v1/reconcile", |run| run.pointer("/reconciled/0").is_some());
         let settled = run.await?.pointer("/reconciled/0").cloned().unwrap_or_default();
         self.screen.part("settled", &settled, &["entry", "operation", "result"])?;
         equal("entry", settled.get("entry"), report.get("entry").and_then(Value::as_str))?;
@@ -265,7 +266,8 @@ impl<W: Write> Guide<W> {
             "accepted", "accepted", "accepted", "accepted", "accepted", "accepted", "undone",
             "accepted", "undone",
         ];
-        let listed = self.until(Method::GET, "/api/v1/entries", |listed| states(listed) == expected);
+        let listed =
+            self.until(Method::GET, "/api/v1/entries", |listed| states(listed) == expected);
         let listed = listed.await?;
         let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
         self.screen.table(&entries, &["entry", "state", "class", "operation"])?;
@@ -276,8 +278,9 @@ impl<W: Write> Guide<W> {
         )
     }
 
-    /// Asks the admin API, as the commands of an operator do, until its answer is what is waited for:
-    /// an entry's end is durable a moment after its answer. Gives the last answer all the same.
+    /// Asks the admin API, as the commands of an operator do, until its answer is what is waited
+    /// for: an entry's end is durable a moment after its answer. Gives the last answer all the
+    /// same.
     async fn until(
         &self,
         method: Method,
@@ -435,4 +438,32 @@ fn equal<'a>(
 
 fn check(claim: &str, is_true: bool) -> Result<(), Failed> {
     if is_true { Ok(()) } else { Err(Failed::Step(claim.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::gateway::Gateway;
+    use crate::demo::screen::Colour;
+    use crate::tasks::Tasks;
+
+    #[tokio::test]
+    async fn a_step_that_does_something_else_than_it_says_ends_the_run() {
+        let tasks = Tasks::new();
+        let gateway = Gateway::start(&tasks).await.unwrap();
+        // No sidecar: nothing is refused, and no answer has a report.
+        let mut guide = Guide {
+            agent: Client::new(gateway.address(), &tasks),
+            gateway: Client::new(gateway.address(), &tasks),
+            admin: PathBuf::new(),
+            screen: Screen::new(Vec::new(), 80, Colour::Off),
+        };
+
+        assert!(matches!(guide.read().await, Err(Failed::Step(_))));
+        assert!(matches!(guide.reversible().await, Err(Failed::Step(_))));
+        assert!(matches!(guide.irreversible().await, Err(Failed::Step(_))));
+        assert!(matches!(guide.lost().await, Err(Failed::Client(_))));
+        assert!(matches!(guide.mcp().await, Err(Failed::Step(_))));
+        assert!(matches!(guide.ledger().await, Err(Failed::Admin(_))));
+    }
 }

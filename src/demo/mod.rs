@@ -1,15 +1,15 @@
 //! `takeback demo`: an example gateway, the sidecar before it, and a guided run of every class.
 //!
 //! Everything is real but the gateway's purpose: [`gateway`] listens on a port, the sidecar is the
-//! one that `takeback run` starts, with its own ports, threads and ledger, and the guide is an agent
-//! that talks to both over sockets. The guide checks each step against its text, so a run that
-//! ends well has shown what it says.
+//! one that `takeback run` starts, with its own ports, threads and ledger, and the guide is an
+//! agent that talks to both over sockets. The guide checks each step against its text, so a run
+//! that ends well has shown what it says.
 //!
-//! One folder in the system's temporary directory holds policies, ledger and admin socket, readable
-//! by this user only; it is removed at the end. The policies are those of `policies/github-mini`,
-//! built in, so that the demo runs anywhere. Nothing is configured from the environment. What can go
-//! wrong: no loopback port, no writable temporary directory, or a step that does something else than
-//! it says, which is a defect.
+//! One folder in the system's temporary directory holds policies, ledger and admin socket,
+//! readable by this user only; it is removed at the end. The policies are those of
+//! `policies/github-mini`, built in, so that the demo runs anywhere. Nothing is configured from
+//! the environment. What can go wrong: no loopback port, no writable temporary directory, or a
+//! step that does something else than it says, which is a defect.
 
 mod client;
 mod folder;
@@ -135,7 +135,8 @@ struct Demo<'a, W> {
 impl<W: Write> Demo<'_, W> {
     /// The guided run, and the time after it, until a signal.
     async fn until_asked(&mut self, after: After) -> Result<(), DemoError> {
-        // Whichever loses is dropped: a guide that is stopped in a step has nobody who waits for it.
+        // Whichever loses is dropped: a guide that is stopped in a step has nobody who waits for
+        // it.
         tokio::select! {
             biased;
             asked = asked_to_stop() => asked.map_err(DemoError::Gateway),
@@ -179,8 +180,12 @@ impl<W: Write> Demo<'_, W> {
         let (gateway, sidecar) = (self.gateway, self.sidecar);
         let screen = &mut self.guide.screen;
         screen.title("takeback demo: an agent, the proxy, and a gateway")?;
-        screen.row("gateway", &format!("http://{gateway}  github-mini: HTTP, and MCP on {MCP_PATH}"))?;
-        screen.row("takeback", &format!("http://{sidecar}  before it; the agent knows only this"))?;
+        screen.row(
+            "gateway",
+            &format!("http://{gateway}  github-mini: HTTP, and MCP on {MCP_PATH}"),
+        )?;
+        screen
+            .row("takeback", &format!("http://{sidecar}  before it; the agent knows only this"))?;
         screen.row("policies", &self.folder.policies().display().to_string())?;
         screen.row("ledger", &self.folder.ledger().display().to_string())?;
         screen.space()?;

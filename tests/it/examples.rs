@@ -67,6 +67,7 @@ fn github_mini_tells_its_http_operations_apart() {
     let release = "/repos/octo/hello/releases/7";
     let cases = [
         ("GET", "/repos/octo/hello", "", "github.repos.get: read, none"),
+        ("GET", "/repos/octo/hello/issues", "", "github.issues.list: read, none"),
         ("GET", issue, "", "github.issues.get: read, none"),
         ("PATCH", issue, r#"{"state":"closed"}"#, "github.issues.close: compensable, none"),
         ("PATCH", issue, r#"{"state":"open"}"#, "github.issues.reopen: compensable, none"),

@@ -12,10 +12,12 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
-/// The shipped policies.
-mod examples;
 /// Processes that die, disks that fail, and the end.
 mod crash;
+/// The guided run of the binary.
+mod demo;
+/// The shipped policies.
+mod examples;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
