@@ -56,7 +56,9 @@ impl From<AppError> for Failure {
                 std::io::ErrorKind::PermissionDenied => (PERMISSION, ""),
                 _ => (CANNOT_CREATE, "give another --admin-listen"),
             },
-            AppError::Bind(_) => (UNAVAILABLE, ""),
+            AppError::Bind(_) => {
+                (UNAVAILABLE, "is another process there, or give another --listen")
+            }
             AppError::Ledger { source, .. } => open_error(source),
             AppError::NoPolicy { .. } | AppError::Policy { .. } => {
                 (CONFIG, "`takeback check DIR` says what is wrong with a policy")

@@ -19,11 +19,16 @@ pub(super) struct List<'a> {
 }
 
 fn open(path: &Path) -> Result<ReadOnly, Failure> {
+    if let Err(error) = std::fs::metadata(path)
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        let message = format!("there is no ledger at {}", path.display());
+        let help = "a sidecar makes one when it starts; point at it with --ledger FILE, \
+                    TAKEBACK_LEDGER or --config FILE";
+        return Err(Failure::new(exit::DATA, with_help(&message, help)));
+    }
     ReadOnly::open(path).map_err(|error| {
         let (code, help) = match &error {
-            OpenError::Io(source) if source.kind() == std::io::ErrorKind::NotFound => {
-                (exit::DATA, "give --ledger FILE, TAKEBACK_LEDGER or --config FILE")
-            }
             OpenError::Io(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 (exit::PERMISSION, "the ledger belongs to the user that the sidecar runs as")
             }
