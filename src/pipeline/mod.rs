@@ -25,6 +25,7 @@ pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod live;
+pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
