@@ -346,6 +346,8 @@ pub struct Fresh {
     pub unknown: Vec<EntryId>,
     /// The id that the upstream knows it by, where it continues an entry.
     pub continued: Option<Key>,
+    /// The accepted entry that it takes back.
+    pub undoes: Option<EntryId>,
 }
 
 /// A write in the form that will be sent: itself, or its draft.
