@@ -12,6 +12,8 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
+/// The shipped policies.
+mod examples;
 /// Processes that die, disks that fail, and the end.
 mod crash;
 /// HTTP/2 in front.
