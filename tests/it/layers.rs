@@ -25,7 +25,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("admin", 5),
     ("proxy", 5),
     ("app", 6),
-    ("config", 6),
+    ("config", 5),
     ("cli", 7),
     ("demo", 7),
     ("lib", 8),
