@@ -19,8 +19,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
+use crate::demo::After;
 
-use exit::{Failure, with_help};
+use exit::{Failure, chain, with_help};
 
 /// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
 /// sent, and reported with the call that takes it back.
@@ -98,7 +99,11 @@ struct RunArgs {
 
 /// What `demo` is told.
 #[derive(Debug, Args)]
-struct DemoArgs {}
+struct DemoArgs {
+    /// End after the guided run instead of staying up
+    #[arg(long)]
+    exit: bool,
+}
 
 #[derive(Debug, Args)]
 struct CheckArgs {
@@ -310,8 +315,12 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
 }
 
 /// The demo.
-fn demo(_args: &DemoArgs) -> Result<u8, Failure> {
-    Err(Failure::new(exit::SOFTWARE, "the demo is not built in"))
+fn demo(args: &DemoArgs) -> Result<u8, Failure> {
+    let after = if args.exit { After::Exit } else { After::Stay };
+    match crate::demo::run(after) {
+        Ok(()) => Ok(exit::OK),
+        Err(error) => Err(Failure::new(error.exit_code(), chain(&error))),
+    }
 }
 
 fn misconfigured(errors: crate::config::ConfigErrors) -> Failure {
