@@ -2,6 +2,8 @@
 
 mod support;
 
+/// Readers of foreign bytes, on bytes that are not what they expect.
+mod fuzzed;
 /// The layers of the sources, and what no file may hold.
 mod layers;
 /// MCP over streamable HTTP.
