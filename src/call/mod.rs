@@ -1,6 +1,6 @@
 //! The values that travel from a codec through the pipeline: neutral as to transport.
 //!
-//! A codec makes a [`Call`] out of a request; the pipeline answers it with a [`reply::Reply`] or a
+//! A codec makes a [`Call`] out of a request; the pipeline answers it with a reply or a
 //! [`refusal::Refusal`]; the codec writes either. Nothing in here knows a policy or a ledger.
 
 pub mod digest;

@@ -18,6 +18,8 @@
 //! connection's own future. A write from `record` on runs in a task that nobody cancels, so that its
 //! entry is finished even when the agent has left.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;

@@ -14,9 +14,7 @@ use tokio::sync::oneshot;
 use super::live::Live;
 use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
-use super::settle::{
-    Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked,
-};
+use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
 use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
@@ -57,11 +55,7 @@ impl Recorded {
 
     /// What a finish names.
     pub fn identity(&self) -> Identity {
-        Identity {
-            entry: self.entry,
-            attempt: self.attempt,
-            is_unrecorded: self.is_unrecorded,
-        }
+        Identity { entry: self.entry, attempt: self.attempt, is_unrecorded: self.is_unrecorded }
     }
 }
 
@@ -193,7 +187,14 @@ async fn begin(
                 let after_unknown = fresh.standing.after_unknown;
                 let carried = Arc::new(carried);
                 let is_unrecorded = false;
-                return Ok(Recorded { carried, entry, attempt, after_unknown, is_unrecorded, agent });
+                return Ok(Recorded {
+                    carried,
+                    entry,
+                    attempt,
+                    after_unknown,
+                    is_unrecorded,
+                    agent,
+                });
             }
             Ok(Begun::Spent) => {
                 let mismatch = Some(Mismatch::Spent);
@@ -271,7 +272,6 @@ impl Drop for PanicGuard<'_> {
         }
     }
 }
-
 
 /// The reply of a read needs nothing of an entry; kept here so that the type says it.
 impl From<Reply> for Settled {

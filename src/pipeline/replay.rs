@@ -104,10 +104,12 @@ pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
 
 /// Counts and refuses a repeat.
 pub fn refuse_repeat(write: &Write, refusal: Refusal) -> Box<Refused> {
-    let result = match &refusal {
-        Refusal::InFlight(_) => DuplicateResult::RefusedInFlight,
-        Refusal::OutcomeUnknown(..) => DuplicateResult::RefusedUnknown,
-        _ => DuplicateResult::RefusedMismatch,
+    let result = if matches!(refusal, Refusal::InFlight(_)) {
+        DuplicateResult::RefusedInFlight
+    } else if matches!(refusal, Refusal::OutcomeUnknown(..)) {
+        DuplicateResult::RefusedUnknown
+    } else {
+        DuplicateResult::RefusedMismatch
     };
     write.metrics.duplicates.count(result);
     write.refuse(refusal)

@@ -93,7 +93,14 @@ impl Select {
             let payload = ReadPayload::Stream(body);
             self.count(&permit, Class::Read);
             let would = None;
-            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+            return Ok(Lane::Read(Box::new(Read {
+                head,
+                payload,
+                permit,
+                served,
+                metrics,
+                would,
+            })));
         }
         let groups: Vec<&Group> = match &found {
             Found::None => Vec::new(),
@@ -190,8 +197,8 @@ impl Select {
             Ok(carried) => merge_key(&mut control, carried, &mut faults),
             Err(refusal) => faults.push(refusal),
         }
-        let is_ambiguous = readers(operation)
-            .any(|(section, names)| doc.is_ambiguous(&section, &names));
+        let is_ambiguous =
+            readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
         if is_ambiguous {
             faults.push(Refusal::AmbiguousMember);
         }
@@ -251,7 +258,14 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Tool(call);
-            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+            return Ok(Lane::Read(Box::new(Read {
+                head,
+                payload,
+                permit,
+                served,
+                metrics,
+                would,
+            })));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -275,8 +289,8 @@ impl Select {
                 Err(refusal) => faults.push(refusal),
             }
         }
-        let is_ambiguous = readers(operation)
-            .any(|(_, names)| has_case_twin(call.arguments(), &names));
+        let is_ambiguous =
+            readers(operation).any(|(_, names)| has_case_twin(call.arguments(), &names));
         if is_ambiguous {
             faults.push(Refusal::AmbiguousMember);
         }
@@ -521,8 +535,7 @@ fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choi
 
 /// The body as the digest sees it: a key in the carrier's place is no part of what is asked.
 fn body_without_key(operation: &Operation, body: &BodyDoc) -> Option<BodyDoc> {
-    let (Place::BodyPointer { pointer, .. }, BodyDoc::Json(doc)) =
-        (&operation.carrier.place, body)
+    let (Place::BodyPointer { pointer, .. }, BodyDoc::Json(doc)) = (&operation.carrier.place, body)
     else {
         return None;
     };
@@ -546,9 +559,7 @@ fn readers(operation: &Operation) -> impl Iterator<Item = (String, Vec<String>)>
     let paths = conditions.chain(mapped).filter_map(request_place);
     let assertions = assertions(operation).filter_map(assertion_place);
     let carrier = match &operation.carrier.place {
-        Place::BodyPointer { pointer, .. } => {
-            Some(("body".to_owned(), pointer.tokens().to_vec()))
-        }
+        Place::BodyPointer { pointer, .. } => Some(("body".to_owned(), pointer.tokens().to_vec())),
         Place::Query(name) => Some(("query".to_owned(), vec![name.clone()])),
         Place::Argument(_) | Place::Header(_) | Place::Unsupported => None,
     };

@@ -158,7 +158,11 @@ impl About {
             response,
             report,
             entry: None,
-            decision: if self.would.is_some() { Decision::WouldRefuse } else { Decision::Forwarded },
+            decision: if self.would.is_some() {
+                Decision::WouldRefuse
+            } else {
+                Decision::Forwarded
+            },
             metrics: self.metrics,
             class: Class::Read,
             upstream: elapsed,
@@ -294,7 +298,11 @@ impl Case {
                     };
                     drop(body);
                     let conclusion = conclude(&self, &Dispatched::lost(cause), None);
-                    return self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed);
+                    return self.noticed(
+                        &Notice::WriteLost(LostReason::Reset),
+                        conclusion,
+                        elapsed,
+                    );
                 }
                 // A call that worked is not turned into an error because its proof is long.
                 let evidence = Evidence {
@@ -409,14 +417,7 @@ impl Case {
     }
 
     /// The answer comes on a stream: the reply is the stream, and the task pumps it.
-    fn streamed(
-        self,
-        parts: Parts,
-        body: Body,
-        id: Id,
-        era: Era,
-        elapsed: Duration,
-    ) -> Settled {
+    fn streamed(self, parts: Parts, body: Body, id: Id, era: Era, elapsed: Duration) -> Settled {
         let headers = parts.headers.clone();
         let case = Arc::new(self);
         let at_answer = {
@@ -664,11 +665,8 @@ pub fn recorded_answer(
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
     }
-    let answer = stored.answer.unwrap_or(Answer {
-        status: 200,
-        headers: Vec::new(),
-        body: Vec::new(),
-    });
+    let answer =
+        stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
     match &write.form {
         Form::Http { .. } => {
             let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
@@ -676,10 +674,9 @@ pub fn recorded_answer(
             *response.status_mut() = status;
             let headers = response.headers_mut();
             for (name, value) in answer.headers {
-                if let (Ok(name), Ok(value)) = (
-                    http::HeaderName::from_bytes(name.as_bytes()),
-                    HeaderValue::from_bytes(&value),
-                ) {
+                if let (Ok(name), Ok(value)) =
+                    (http::HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
+                {
                     headers.append(name, value);
                 }
             }
@@ -690,8 +687,8 @@ pub fn recorded_answer(
         Form::Mcp { call, .. } => {
             let recorded = String::from_utf8_lossy(&answer.body);
             let report = report.to_json();
-            let text = mcp_reply::replay(call.id(), call.era(), &recorded, &report)
-                .unwrap_or_else(|_| {
+            let text =
+                mcp_reply::replay(call.id(), call.era(), &recorded, &report).unwrap_or_else(|_| {
                     Notice::Unreplayable.message_of(call.id(), call.era(), &report, Some(entry))
                 });
             (json_response(text), None)
@@ -747,11 +744,7 @@ fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
 }
 
 /// A location under the upstream's authority, as a location under ours (contract section 9).
-fn relocated(
-    shared: &Shared,
-    value: &HeaderValue,
-    authority: Option<&str>,
-) -> Option<HeaderValue> {
+fn relocated(shared: &Shared, value: &HeaderValue, authority: Option<&str>) -> Option<HeaderValue> {
     let settings = &shared.settings;
     let text = value.to_str().ok()?;
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
@@ -787,17 +780,11 @@ fn is_worth_keeping(headers: &HeaderMap, body: &Body) -> bool {
 
 /// The headers that a recorded answer keeps (standards I-9); none may hold a secret.
 fn kept_headers(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    [
-        header::CONTENT_TYPE,
-        header::CONTENT_LANGUAGE,
-        header::LOCATION,
-        header::ETAG,
-        header::LINK,
-    ]
-    .iter()
-    .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
-    .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-    .collect()
+    [header::CONTENT_TYPE, header::CONTENT_LANGUAGE, header::LOCATION, header::ETAG, header::LINK]
+        .iter()
+        .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+        .collect()
 }
 
 /// Whether a finish is not yet durable as far as anybody knows.

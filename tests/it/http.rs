@@ -229,13 +229,18 @@ fn a8_e1_e5_e6_bodies_that_cannot_be_read_are_refused() {
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
     let confirm = ("effect-confirm", "true");
-    let cases: [(&[(&str, &str)], &str, u16); 6] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, u16);
+    let cases: [Case<'_>; 6] = [
         (&[confirm], r#"{"amount":1,"amount":100000}"#, 400),
         (&[confirm], "\u{feff}{}", 400),
         (&[confirm], r#"{"t":"\ud800"}"#, 400),
         (&[confirm], "{", 400),
         (&[confirm, ("content-encoding", "gzip")], "{}", 415),
-        (&[confirm], "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 400),
+        (
+            &[confirm],
+            "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+            400,
+        ),
     ];
     for (headers, body, status) in cases {
         assert_eq!(agent.post("/things", headers, body).status, status, "{body}");
@@ -266,7 +271,8 @@ fn h_1_h_8_headers_of_one_hop_and_reports_from_outside_do_not_pass() {
     });
     let sidecar = Sidecar::start(POLICY, &upstream);
 
-    let headers = [("connection", "x-hop"), ("x-hop", "1"), ("x-anvil-effect", "{}"), ("te", "trailers")];
+    let headers =
+        [("connection", "x-hop"), ("x-hop", "1"), ("x-anvil-effect", "{}"), ("te", "trailers")];
     let answer = sidecar.agent().call("GET", "/things/1", &headers, "");
 
     assert_eq!(answer.report()["operation"], "things.get");
@@ -341,7 +347,11 @@ fn upgrades_are_refused_and_an_h2c_offer_is_dropped() {
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
 
-    let offer = [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABkAAQAAP__")];
+    let offer = [
+        ("connection", "Upgrade, HTTP2-Settings"),
+        ("upgrade", "h2c"),
+        ("http2-settings", "AAMAAABkAAQAAP__"),
+    ];
     assert_eq!(agent.call("GET", "/things/1", &offer, "").status, 200);
     let socket = [("connection", "upgrade"), ("upgrade", "websocket")];
     let refused = sidecar.agent().call("GET", "/things/1", &socket, "");

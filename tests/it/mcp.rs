@@ -173,7 +173,9 @@ fn c6_c7_d17_only_the_exact_name_is_declared() {
     let upstream = upstream();
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
-    for name in ["read-note", "READ_NOTE", "read_note ", "files/read_note", "rеad_note", "ｒead_note"] {
+    for name in
+        ["read-note", "READ_NOTE", "read_note ", "files/read_note", "rеad_note", "ｒead_note"]
+    {
         let answer = post(&mut agent, &call("1", name, json!({}), None));
         let effect = &answer.json()["result"]["_meta"]["effect"];
         assert_eq!(effect["operation"], "_undeclared", "{name}");
@@ -233,9 +235,8 @@ fn other_methods_pass_and_unknown_ones_do_not() {
 
 #[test]
 fn d2_an_answer_to_another_id_is_no_answer() {
-    let upstream = Upstream::start(|_| {
-        Act::json(200, r#"{"jsonrpc":"2.0","id":0,"result":{"content":[]}}"#)
-    });
+    let upstream =
+        Upstream::start(|_| Act::json(200, r#"{"jsonrpc":"2.0","id":0,"result":{"content":[]}}"#));
     let sidecar = Sidecar::start(POLICY, &upstream);
 
     let answer = post(&mut sidecar.agent(), &call("42", "create_note", json!({}), None));
@@ -247,7 +248,9 @@ fn d2_an_answer_to_another_id_is_no_answer() {
 
 #[test]
 fn mcp_23_an_error_result_is_ambiguous_and_passes() {
-    let policy = format!("{POLICY}  broken:\n    match: {{ tool: broken }}\n    effect: {{ class: irreversible, kind: update }}\n    confirm: caller\n");
+    let policy = format!(
+        "{POLICY}  broken:\n    match: {{ tool: broken }}\n    effect: {{ class: irreversible, kind: update }}\n    confirm: caller\n"
+    );
     let upstream = upstream();
     let sidecar = Sidecar::start(&policy, &upstream);
     let meta = json!({"confirm": true});
@@ -263,7 +266,10 @@ fn mcp_23_an_error_result_is_ambiguous_and_passes() {
 #[test]
 fn d10_a_stale_session_passes_and_the_entry_is_rejected() {
     let upstream = Upstream::start(|_| {
-        Act::json(404, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#)
+        Act::json(
+            404,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#,
+        )
     });
     let sidecar = Sidecar::start(POLICY, &upstream);
 

@@ -321,12 +321,7 @@ fn b7_b8_an_agent_that_hangs_up_after_dispatch_finds_the_recorded_answer() {
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
     let body = r#"{"body":"a"}"#;
-    agent.send(
-        "POST",
-        "/comments",
-        &[("content-type", "application/json")],
-        body,
-    );
+    agent.send("POST", "/comments", &[("content-type", "application/json")], body);
     crate::support::wait::until("dispatch", || (upstream.count("POST") == 1).then_some(()));
     drop(agent);
     go.send(()).unwrap();
@@ -372,7 +367,11 @@ fn a_delivered_irreversible_write_asks_before_it_is_made_twice() {
     assert_eq!(second.status, 428);
     assert!(second.text().contains(first.report()["entry"].as_str().unwrap()));
     let keyed = agent.post("/releases", &[("idempotency-key", "mine")], body);
-    assert_eq!(keyed.code(), "confirmation_required", "a new key is a new intent, not a confirmation");
+    assert_eq!(
+        keyed.code(),
+        "confirmation_required",
+        "a new key is a new intent, not a confirmation"
+    );
 }
 
 #[test]
@@ -397,10 +396,7 @@ operations:
     let key = answer.report()["idempotency_key"].as_str().unwrap().to_owned();
     let expected = body.replace(" }", &format!(",\"dedup_key\":\"{key}\" }}"));
     assert_eq!(upstream.only().text(), expected);
-    assert_eq!(
-        upstream.only().header("content-length"),
-        Some(expected.len().to_string().as_str())
-    );
+    assert_eq!(upstream.only().header("content-length"), Some(expected.len().to_string().as_str()));
 }
 
 #[test]

@@ -106,8 +106,7 @@ impl Setup {
             },
             tasks: tasks.clone(),
         });
-        let limits =
-            server::Limits { delivered_after: self.delivered_after, ..Default::default() };
+        let limits = server::Limits { delivered_after: self.delivered_after, ..Default::default() };
         let one = NonZeroUsize::new(1).unwrap();
         let listener =
             server::bind("127.0.0.1:0".parse().unwrap(), one, &limits).unwrap().pop().unwrap();

@@ -57,7 +57,8 @@ impl Act {
 
     /// A stream of events.
     pub fn events(events: &str) -> Self {
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
         Self::Last(format!("{head}{events}").into_bytes())
     }
 }

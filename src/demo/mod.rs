@@ -1,0 +1,6 @@
+//! `takeback demo`.
+pub mod gateway;
+mod mcp;
+mod rest;
+mod tools;
+mod world;
