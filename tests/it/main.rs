@@ -14,6 +14,8 @@ mod support;
 mod clocks;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
+/// Processes that die, disks that fail, and the end.
+mod crash;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
