@@ -12,6 +12,8 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
+/// Readers of foreign bytes, on bytes that are not what they expect.
+mod fuzzed;
 /// Processes that die, disks that fail, and the end.
 mod crash;
 /// The guided run of the binary.
