@@ -20,7 +20,7 @@ operations:
         arguments: { path.tag: request.body.tag }
         settle_ms: 1
         match:
-          - { type: equals_request, name: tag, actual: { source: response_body, pointer: /tag }, expected_request: /body/tag }
+          - { type: exists, name: tag, actual: { source: response_body, pointer: /tag } }
     confirm: caller
 "#;
 
