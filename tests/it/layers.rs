@@ -26,7 +26,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("proxy", 5),
     ("app", 6),
     ("config", 5),
-    ("cli", 7),
+    ("cli", 8),
     ("demo", 7),
     ("lib", 8),
     ("main", 8),
