@@ -19,8 +19,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
+use crate::demo::{self, After};
 
-use exit::{Failure, with_help};
+use exit::{Failure, chain, with_help};
 
 /// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
 /// sent, and reported with the call that takes it back.
@@ -96,9 +97,12 @@ struct RunArgs {
     config: Option<PathBuf>,
 }
 
-/// What `demo` is told.
 #[derive(Debug, Args)]
-struct DemoArgs {}
+struct DemoArgs {
+    /// End after the guided run, instead of staying up to be tried
+    #[arg(long)]
+    exit: bool,
+}
 
 #[derive(Debug, Args)]
 struct CheckArgs {
@@ -253,7 +257,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => serve(args),
-        Command::Demo(args) => demo(&args),
+        Command::Demo(args) => show(&args),
         Command::Check(args) => {
             let format = match args.format {
                 CheckFormat::Human => Format::Text,
@@ -309,9 +313,12 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// The demo.
-fn demo(_args: &DemoArgs) -> Result<u8, Failure> {
-    Err(Failure::new(exit::SOFTWARE, "the demo is not built in"))
+fn show(args: &DemoArgs) -> Result<u8, Failure> {
+    let after = if args.exit { After::Exit } else { After::Stay };
+    match demo::run(after) {
+        Ok(()) => Ok(exit::OK),
+        Err(error) => Err(Failure::new(error.exit_code(), chain(&error))),
+    }
 }
 
 fn misconfigured(errors: crate::config::ConfigErrors) -> Failure {
