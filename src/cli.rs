@@ -19,7 +19,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
-use crate::demo::{self, After};
+use crate::demo::After;
 
 use exit::{Failure, chain, with_help};
 
@@ -97,9 +97,10 @@ struct RunArgs {
     config: Option<PathBuf>,
 }
 
+/// What `demo` is told.
 #[derive(Debug, Args)]
 struct DemoArgs {
-    /// End after the guided run, instead of staying up to be tried
+    /// End after the guided run instead of staying up
     #[arg(long)]
     exit: bool,
 }
@@ -257,7 +258,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => serve(args),
-        Command::Demo(args) => show(&args),
+        Command::Demo(args) => demo(&args),
         Command::Check(args) => {
             let format = match args.format {
                 CheckFormat::Human => Format::Text,
@@ -313,9 +314,10 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-fn show(args: &DemoArgs) -> Result<u8, Failure> {
+/// The demo.
+fn demo(args: &DemoArgs) -> Result<u8, Failure> {
     let after = if args.exit { After::Exit } else { After::Stay };
-    match demo::run(after) {
+    match crate::demo::run(after) {
         Ok(()) => Ok(exit::OK),
         Err(error) => Err(Failure::new(error.exit_code(), chain(&error))),
     }

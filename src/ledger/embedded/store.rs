@@ -4,14 +4,16 @@
 //! counters and the part of the index that live in memory follow the transaction: after a roll-back
 //! [`Store::reload`] reads them again.
 
+use std::collections::{BTreeSet, HashMap};
+
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{
-    Begin, Begun, Expected, Finish, Guard, Look, MAX_ANSWER, MAX_UNKNOWN_NAMED, Prior, Priors,
-    Settled, Stored, Stranger,
+    Answer, Begin, Begun, Expected, Finish, Guard, Look, MAX_ANSWER, MAX_UNKNOWN_NAMED, Prior,
+    Priors, Settled, Stored, Stranger,
 };
 
 use super::finder::{Finder, Trace};
@@ -50,7 +52,12 @@ pub(super) struct Store {
     conn: Connection,
     finder_key: [u8; 32],
     finder: Finder,
-    next_number: i64,
+    /// The highest number in use.
+    newest: i64,
+    /// Keys of open entries of weak principals, hashed without their principal.
+    strangers: BTreeSet<(i64, i64)>,
+    /// The attempts that began here and are not finished, so that their finish need not search.
+    begun: HashMap<EntryId, Subject>,
     next_seq: i64,
 }
 
@@ -61,8 +68,16 @@ impl Store {
             conn.query_row("SELECT value FROM meta WHERE name = 'finder_key'", [], |row| {
                 row.get(0)
             })?;
-        let finder = Finder::new(finder_key, 0);
-        let mut store = Self { conn, finder_key, finder, next_number: 1, next_seq: 1 };
+        let finder = Finder::new(finder_key, 0, 0);
+        let mut store = Self {
+            conn,
+            finder_key,
+            finder,
+            newest: 0,
+            strangers: BTreeSet::new(),
+            begun: HashMap::new(),
+            next_seq: 1,
+        };
         store.reload()?;
         Ok(store)
     }
@@ -80,16 +95,17 @@ impl Store {
     /// Reads again what is kept in memory.
     pub(super) fn reload(&mut self) -> rusqlite::Result<()> {
         let one = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
-        let newest = one("SELECT coalesce(max(number), 0) FROM entry")?;
-        self.next_number = newest + 1;
+        self.newest = one("SELECT coalesce(max(number), 0) FROM entry")?;
         self.next_seq = one("SELECT coalesce(max(seq), 0) FROM history")? + 1;
         let indexed_to = one("SELECT value FROM meta WHERE name = 'indexed_to'")?;
 
-        let mut finder = Finder::new(self.finder_key, indexed_to);
+        let indexed = one("SELECT value FROM meta WHERE name = 'indexed'")?;
+        let rows = usize::try_from(indexed).unwrap_or(0);
+        let mut finder = Finder::new(self.finder_key, indexed_to, rows);
         let mut statement = self.conn.prepare(
             "SELECT e.number, e.principal, e.staged, e.key, e.digest, \
              CASE WHEN e.state = 5 THEN f.undo_mark END \
-             FROM entry e LEFT JOIN finish f ON f.entry = e.number WHERE e.number > ?1",
+             FROM entry e LEFT JOIN history f ON f.seq = e.finish WHERE e.number > ?1",
         )?;
         let mut rows = statement.query([indexed_to])?;
         while let Some(row) = rows.next()? {
@@ -109,13 +125,35 @@ impl Store {
         }
         drop(rows);
         drop(statement);
+        let mut statement = self.conn.prepare(
+            "SELECT number, key FROM entry WHERE state <= 4 AND weak = 1 AND key IS NOT NULL",
+        )?;
+        let mut rows = statement.query([])?;
+        self.begun.clear();
+        self.strangers.clear();
+        while let Some(row) = rows.next()? {
+            let key = row.get_ref(1)?.as_str()?;
+            self.strangers.insert((finder.hash("", Trace::AnyonesKey(key)), row.get(0)?));
+        }
+        drop(rows);
+        drop(statement);
         self.finder = finder;
         Ok(())
     }
 
     /// Merges the part of the index that is due.
     pub(super) fn merge(&mut self) -> rusqlite::Result<()> {
-        self.finder.merge(&self.conn, self.next_number - 1)
+        self.finder.merge(&self.conn, self.newest)
+    }
+
+    /// Whether there is something to do while nobody asks for anything.
+    pub(super) fn is_building(&self) -> bool {
+        self.finder.is_building()
+    }
+
+    /// Does some of it.
+    pub(super) fn build(&mut self) -> rusqlite::Result<()> {
+        self.finder.build(&self.conn)
     }
 
     /// What [`Ledger::look`](crate::ledger::Ledger::look) answers.
@@ -187,6 +225,9 @@ impl Store {
         if begin.guard == Guard::Enforced && is_claimed {
             return Ok(Done::Refused);
         }
+        if rerun.is_none() && self.begun.contains_key(&begin.entry) {
+            return Ok(Done::Refused);
+        }
         if let Some(spend) = begin.spend {
             let is_new = self
                 .conn
@@ -196,43 +237,35 @@ impl Store {
                 return Ok(Done::Begun(Begun::Spent));
             }
         }
-        let attempt = match rerun {
-            None => self.insert(begin)?,
-            Some(subject) => self.begin_again(begin, &subject)?,
-        };
-        Ok(Done::Begun(Begun::Started { attempt }))
+        match rerun {
+            None => self.insert(begin),
+            Some(subject) => {
+                let attempt = self.begin_again(begin, &subject)?;
+                Ok(Done::Begun(Begun::Started { attempt }))
+            }
+        }
     }
 
-    fn insert(&mut self, begin: &Begin) -> rusqlite::Result<u32> {
-        let number = self.next_number;
-        self.next_number += 1;
-        let seq = self.step(&Step {
-            number,
-            previous: None,
-            at_ms: begin.now_ms,
-            from: None,
-            to: State::Begun,
-            attempt: 1,
-            cause: None,
-            who: None,
-            why: None,
-        })?;
+    fn insert(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
         let look = &begin.look;
-        let is_default_id =
-            begin.ledger_id == look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
+        let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
+        let Some(number) = self.next_number(begin.entry)? else {
+            return Ok(Done::Refused);
+        };
         self.conn
             .prepare_cached(
-                "INSERT INTO entry (number, id, version, state, attempt, began_ms, attempted_ms, \
-                 finished_ms, delivered, answered, kept, weak, staged, key_sent, twin, principal, \
-                 key, ledger_id, digest, mark, operation, fingerprint, policy_revision, class, \
-                 kind, transport, target, task, staged_for, repeats, spent_ms, spent_nonce, lookup) \
-                 VALUES (?1, ?2, ?3, 2, 1, ?4, ?4, ?4, 0, 0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
-                 ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
+                "INSERT INTO entry (number, id, version, finish, state, attempt, began_ms, \
+                 attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, \
+                 twin, principal, key, ledger_id, digest, mark, operation, fingerprint, \
+                 policy_revision, class, kind, transport, target, task, staged_for, repeats, \
+                 spent_ms, spent_nonce, lookup) VALUES (?1, ?2, ?3, ?3, 2, 1, ?4, ?4, ?4, 0, 0, 0, \
+                 ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
+                 ?22, ?23, ?24, ?25, ?26)",
             )?
             .execute(params![
                 number,
                 begin.entry.as_bytes(),
-                seq,
+                self.next_seq,
                 begin.now_ms,
                 look.principal.weak,
                 look.staged,
@@ -240,7 +273,7 @@ impl Store {
                 twin(begin.guard, number),
                 look.principal.id,
                 look.key.as_ref().map(Key::as_str),
-                (!is_default_id).then(|| begin.ledger_id.as_str()),
+                (begin.ledger_id != own_id).then(|| begin.ledger_id.as_str()),
                 look.digest.0,
                 look.mark.0,
                 look.operation.as_str(),
@@ -257,28 +290,54 @@ impl Store {
                 begin.spend.map(|spend| spend.nonce),
                 begin.lookup,
             ])?;
+        self.newest = self.newest.max(number);
+        let seq = self.step(&Step::first(number, begin.now_ms))?;
         let hash = self.finder.hash(&look.principal.id, digest_trace(&look.digest, look.staged));
         self.finder.add(&self.conn, hash, number)?;
         if let Some(key) = &look.key {
             let hash = self.finder.hash(&look.principal.id, Trace::Key(key.as_str()));
             self.finder.add(&self.conn, hash, number)?;
+            if look.principal.weak {
+                self.strangers.insert((self.anyones(key.as_str()), number));
+            }
         }
-        Ok(1)
+        let subject = Subject {
+            number,
+            entry: begin.entry,
+            version: seq,
+            state: State::Begun,
+            attempt: 1,
+            principal: look.principal.id.clone(),
+            weak: look.principal.weak,
+            key: look.key.as_ref().map(|key| key.as_str().to_owned()),
+            digest: look.digest,
+            spent: begin.spend.map(|spend| (spend.expires_ms, spend.nonce)),
+        };
+        self.begun.insert(begin.entry, subject);
+        Ok(Done::Begun(Begun::Started { attempt: 1 }))
+    }
+
+    /// The number of a new entry: the next one within its id's millisecond.
+    fn next_number(&self, entry: EntryId) -> rusqlite::Result<Option<i64>> {
+        let (first, last) = rows::numbers(entry);
+        if first > self.newest {
+            return Ok(Some(first));
+        }
+        if (first..last).contains(&self.newest) {
+            return Ok(Some(self.newest + 1));
+        }
+        let taken: Option<i64> = self
+            .conn
+            .prepare_cached("SELECT max(number) FROM entry WHERE number BETWEEN ?1 AND ?2")?
+            .query_row([first, last], |row| row.get(0))?;
+        let next = taken.map_or(first, |taken| taken + 1);
+        Ok((next <= last).then_some(next))
     }
 
     fn begin_again(&mut self, begin: &Begin, subject: &Subject) -> rusqlite::Result<u32> {
         let attempt = subject.attempt.saturating_add(1);
-        let seq = self.step(&Step {
-            number: subject.number,
-            previous: Some(subject.version),
-            at_ms: begin.now_ms,
-            from: Some(subject.state),
-            to: State::Begun,
-            attempt,
-            cause: None,
-            who: None,
-            why: None,
-        })?;
+        let seq =
+            self.step(&Step { attempt, ..Step::of(subject, State::Begun, None, begin.now_ms) })?;
         // What the last finish said stays: if this attempt is not sent, it still holds.
         self.conn
             .prepare_cached(
@@ -341,22 +400,13 @@ impl Store {
                 return Ok(Done::Written);
             }
         }
-        let seq = self.step(&Step {
-            number: subject.number,
-            previous: Some(subject.version),
-            at_ms: finish.now_ms,
-            from: Some(subject.state),
-            to: finish.state,
-            attempt: subject.attempt,
-            cause: finish.cause,
-            who: None,
-            why: None,
-        })?;
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
+        let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
+        let seq = self.finish_step(&step, finish, kept)?;
         self.conn
             .prepare_cached(
-                "UPDATE entry SET state = ?2, version = ?3, finished_ms = ?4, delivered = 0, \
-                 answered = ?5, kept = ?6, cause = ?7 WHERE number = ?1",
+                "UPDATE entry SET state = ?2, version = ?3, finish = ?3, finished_ms = ?4, \
+                 delivered = 0, answered = ?5, kept = ?6, cause = ?7 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -367,29 +417,7 @@ impl Store {
                 kept.is_some(),
                 finish.cause.map(Cause::as_str),
             ])?;
-        self.conn
-            .prepare_cached(
-                "INSERT OR REPLACE INTO finish (entry, attempt, disposition, verdict, \
-                 upstream_status, upstream_id, undo, undo_mark, compensate, deadline_ms, \
-                 undo_unavailable, status, headers, body) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
-            )?
-            .execute(params![
-                subject.number,
-                finish.attempt,
-                finish.disposition.as_str(),
-                finish.verdict.map(Verdict::as_str),
-                finish.upstream_status,
-                finish.upstream_id,
-                finish.undo,
-                finish.undo_mark.map(|mark| mark.0),
-                finish.compensate,
-                finish.deadline_ms,
-                finish.undo_unavailable,
-                kept.map(|answer| answer.status),
-                kept.map(|answer| rows::headers_blob(&answer.headers)),
-                kept.map(|answer| answer.body.as_slice()),
-            ])?;
+        self.closed(&subject, finish.state);
         if finish.state == State::Accepted {
             if let Some(mark) = &finish.undo_mark {
                 let hash = self.finder.hash(&subject.principal, Trace::UndoMark(mark));
@@ -435,9 +463,12 @@ impl Store {
 
     /// Notes that the agent has the whole answer.
     pub(super) fn delivered(&mut self, entry: EntryId) -> rusqlite::Result<Done> {
+        let Some(number) = rows::number_of(&self.conn, entry)? else {
+            return Ok(Done::NotFound);
+        };
         self.conn
-            .prepare_cached("UPDATE entry SET delivered = 1 WHERE id = ?1 AND state > 2")?
-            .execute([entry.as_bytes()])?;
+            .prepare_cached("UPDATE entry SET delivered = 1 WHERE number = ?1 AND state > 2")?
+            .execute([number])?;
         Ok(Done::Written)
     }
 
@@ -455,15 +486,9 @@ impl Store {
             Outcome::Unknown => return Ok(Done::Refused),
         };
         let seq = self.step(&Step {
-            number: subject.number,
-            previous: Some(subject.version),
-            at_ms: settle.now_ms,
-            from: Some(subject.state),
-            to: state,
-            attempt: subject.attempt,
-            cause: Some(Cause::Settled),
             who: Some(&settle.who),
             why: Some(&settle.why),
+            ..Step::of(&subject, state, Some(Cause::Settled), settle.now_ms)
         })?;
         // An answer kept of the unknown attempt is no answer to a settled one.
         self.conn
@@ -478,6 +503,7 @@ impl Store {
                 settle.now_ms,
                 Cause::Settled.as_str()
             ])?;
+        self.closed(&subject, state);
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
@@ -518,11 +544,10 @@ impl Store {
             // Whatever an earlier attempt was answered says nothing of this one.
             self.conn
                 .prepare_cached(
-                    "UPDATE entry SET state = 4, version = ?2, finished_ms = ?3, delivered = 0, \
-                     answered = 0, kept = 0, cause = ?4 WHERE number = ?1",
+                    "UPDATE entry SET state = 4, version = ?2, finish = ?2, finished_ms = ?3, \
+                     delivered = 0, answered = 0, kept = 0, cause = ?4 WHERE number = ?1",
                 )?
                 .execute(params![number, seq, now_ms, Cause::Crash.as_str()])?;
-            self.conn.prepare_cached("DELETE FROM finish WHERE entry = ?1")?.execute([number])?;
             count += 1;
         }
         Ok(count)
@@ -578,17 +603,40 @@ impl Store {
                     .optional()
             })?;
             if found.open_of_stranger.is_none() {
-                found.open_of_stranger = self
-                    .conn
-                    .prepare_cached(
-                        "SELECT 1 FROM entry WHERE key = ?1 AND state <= 4 AND weak = 1 \
-                         AND key IS NOT NULL AND principal <> ?2 LIMIT 1",
-                    )?
-                    .exists(params![key, principal])?
-                    .then_some(Stranger);
+                found.open_of_stranger = self.stranger(key, principal)?;
             }
         }
         Ok(found)
+    }
+
+    /// Whether a weak principal other than this one has an open entry that began under this key.
+    fn stranger(&self, key: &str, principal: &str) -> rusqlite::Result<Option<Stranger>> {
+        let hash = self.anyones(key);
+        for (_, number) in self.strangers.range((hash, i64::MIN)..=(hash, i64::MAX)) {
+            let is_one = self
+                .conn
+                .prepare_cached(
+                    "SELECT 1 FROM entry WHERE number = ?1 AND key = ?2 AND state <= 4 \
+                     AND principal <> ?3",
+                )?
+                .exists(params![number, key, principal])?;
+            if is_one {
+                return Ok(Some(Stranger));
+            }
+        }
+        Ok(None)
+    }
+
+    fn anyones(&self, key: &str) -> i64 {
+        self.finder.hash("", Trace::AnyonesKey(key))
+    }
+
+    /// Forgets an attempt that is finished. An entry that is not open is nothing to strangers.
+    fn closed(&mut self, subject: &Subject, state: State) {
+        self.begun.remove(&subject.entry);
+        if let Some(key) = subject.key.as_ref().filter(|_| subject.weak && !state.is_open()) {
+            self.strangers.remove(&(self.anyones(key), subject.number));
+        }
     }
 
     fn prior(&self, number: i64) -> rusqlite::Result<Prior> {
@@ -602,16 +650,23 @@ impl Store {
     }
 
     fn subject(&self, entry: EntryId) -> rusqlite::Result<Option<Subject>> {
+        if let Some(subject) = self.begun.get(&entry) {
+            return Ok(Some(subject.clone()));
+        }
+        let Some(number) = rows::number_of(&self.conn, entry)? else {
+            return Ok(None);
+        };
         self.conn
             .prepare_cached(
                 "SELECT number, version, state, attempt, principal, key, digest, spent_ms, \
-                 spent_nonce FROM entry WHERE id = ?1",
+                 spent_nonce, weak FROM entry WHERE number = ?1 AND id = ?2",
             )?
-            .query_row([entry.as_bytes()], |row| {
+            .query_row(params![number, entry.as_bytes()], |row| {
                 let spent_ms: Option<i64> = row.get(7)?;
                 let nonce: Option<[u8; 16]> = row.get(8)?;
                 Ok(Subject {
                     number: row.get(0)?,
+                    entry,
                     version: row.get(1)?,
                     state: rows::state(row, 2)?,
                     attempt: row.get(3)?,
@@ -619,6 +674,7 @@ impl Store {
                     key: row.get(5)?,
                     digest: Digest(row.get(6)?),
                     spent: spent_ms.zip(nonce),
+                    weak: row.get(9)?,
                 })
             })
             .optional()
@@ -652,20 +708,11 @@ impl Store {
 
     /// Puts an entry back into the state before its attempt; what its last finish said still holds.
     fn restore(&mut self, subject: &Subject, state: State, now_ms: i64) -> rusqlite::Result<()> {
-        let seq = self.step(&Step {
-            number: subject.number,
-            previous: Some(subject.version),
-            at_ms: now_ms,
-            from: Some(subject.state),
-            to: state,
-            attempt: subject.attempt,
-            cause: Some(Cause::NotSent),
-            who: None,
-            why: None,
-        })?;
+        let seq = self.step(&Step::of(subject, state, Some(Cause::NotSent), now_ms))?;
         self.conn
             .prepare_cached("UPDATE entry SET state = ?2, version = ?3 WHERE number = ?1")?
             .execute(params![subject.number, state.code(), seq])?;
+        self.begun.remove(&subject.entry);
         Ok(())
     }
 
@@ -704,7 +751,7 @@ impl Store {
             self.conn
                 .prepare_cached(
                     "SELECT e.id, e.version, e.attempt FROM entry e \
-                     JOIN finish f ON f.entry = e.number WHERE e.number = ?1 \
+                     JOIN history f ON f.seq = e.finish WHERE e.number = ?1 \
                      AND e.principal = ?2 AND e.state = 5 AND f.undo_mark = ?3",
                 )?
                 .query_row(params![number, principal, mark.0], |row| {
@@ -717,6 +764,48 @@ impl Store {
                 })
                 .optional()
         })
+    }
+
+    /// Writes the row of the history that says what became of an attempt.
+    fn finish_step(
+        &mut self,
+        step: &Step<'_>,
+        finish: &Finish,
+        kept: Option<&Answer>,
+    ) -> rusqlite::Result<i64> {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.conn
+            .prepare_cached(
+                "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
+                 cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
+                 compensate, deadline_ms, undo_unavailable, status, headers, body) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+                 ?17, ?18, ?19, ?20)",
+            )?
+            .execute(params![
+                seq,
+                step.number,
+                step.previous,
+                step.at_ms,
+                step.from.map(State::code),
+                step.to.code(),
+                step.attempt,
+                step.cause.map(Cause::as_str),
+                finish.disposition.as_str(),
+                finish.verdict.map(Verdict::as_str),
+                finish.upstream_status,
+                finish.upstream_id,
+                finish.undo,
+                finish.undo_mark.map(|mark| mark.0),
+                finish.compensate,
+                finish.deadline_ms,
+                finish.undo_unavailable,
+                kept.map(|answer| answer.status),
+                kept.map(|answer| rows::headers_blob(&answer.headers)),
+                kept.map(|answer| answer.body.as_slice()),
+            ])?;
+        Ok(seq)
     }
 
     /// Writes one row of the history and returns its number.
@@ -741,6 +830,38 @@ impl Store {
                 step.why,
             ])?;
         Ok(seq)
+    }
+}
+
+impl<'a> Step<'a> {
+    /// The step that makes an entry.
+    fn first(number: i64, at_ms: i64) -> Self {
+        Self {
+            number,
+            previous: None,
+            at_ms,
+            from: None,
+            to: State::Begun,
+            attempt: 1,
+            cause: None,
+            who: None,
+            why: None,
+        }
+    }
+
+    /// A step of an entry, by the sidecar itself.
+    fn of(subject: &Subject, to: State, cause: Option<Cause>, at_ms: i64) -> Self {
+        Self {
+            number: subject.number,
+            previous: Some(subject.version),
+            at_ms,
+            from: Some(subject.state),
+            to,
+            attempt: subject.attempt,
+            cause,
+            who: None,
+            why: None,
+        }
     }
 }
 
@@ -780,8 +901,10 @@ impl Repeats {
 }
 
 /// An entry as a begin, a finish or a decision needs it.
+#[derive(Clone, Debug)]
 struct Subject {
     number: i64,
+    entry: EntryId,
     version: i64,
     state: State,
     attempt: u32,
@@ -789,6 +912,7 @@ struct Subject {
     key: Option<String>,
     digest: Digest,
     spent: Option<(i64, [u8; 16])>,
+    weak: bool,
 }
 
 /// An entry that is taken back.

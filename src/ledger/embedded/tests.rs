@@ -36,6 +36,9 @@ fn take(left: &AtomicU8) -> Result<(), Failure> {
     if had.is_ok() { Err(Failure::new(Reason::Io, "injected")) } else { Ok(()) }
 }
 
+/// The target of a begin that fails in SQL.
+pub(super) const POISON: &str = "poison";
+
 struct Bench {
     folder: tempfile::TempDir,
     ledger: Ledger,
@@ -847,10 +850,8 @@ async fn another_ledger_or_an_older_copy_at_the_path_is_refused() {
 #[tokio::test]
 async fn a_command_that_fails_in_sql_fails_alone() {
     let bench = Bench::new();
-    let first = Call { digest: 1, ..Call::default() };
-    let taken = bench.started(&first).await;
-    // The id is taken: the insert breaks its batch.
-    let bad = Begin { entry: taken, ..Call { digest: 2, ..Call::default() }.begin() };
+    let mut bad = Call { digest: 2, ..Call::default() }.begin();
+    bad.target = POISON.to_owned();
     let mut begins = vec![bad];
     begins.extend((3..20).map(|digest| Call { digest, ..Call::default() }.begin()));
     let begins: Vec<_> = begins
@@ -866,6 +867,35 @@ async fn a_command_that_fails_in_sql_fails_alone() {
     assert_eq!(outcomes[0], Err(LedgerError::Refused));
     assert!(outcomes[1..].iter().all(|o| *o == Ok(Begun::Started { attempt: 1 })));
     assert!(bench.ledger.health().is_ok());
+}
+
+#[tokio::test]
+async fn an_id_that_is_taken_is_refused() {
+    let bench = Bench::new();
+    let entry = bench.started(&Call { digest: 1, ..Call::default() }).await;
+    let second = Begin { entry, ..Call { digest: 2, ..Call::default() }.begin() };
+
+    assert_eq!(bench.ledger.begin(second).await, Err(LedgerError::Refused));
+}
+
+#[tokio::test]
+async fn ids_of_one_millisecond_and_of_earlier_ones_are_told_apart() {
+    let bench = Bench::new();
+    let mut entries = Vec::new();
+    for digest in 0..4 {
+        let entry = EntryId::from_bytes([9 - digest; 16]);
+        let call = Call { digest, ..Call::default() };
+        let begun = bench.ledger.begin(Begin { entry, ..call.begin() }).await;
+        assert_eq!(begun, Ok(Begun::Started { attempt: 1 }));
+        entries.push((call, entry));
+    }
+
+    for (call, entry) in entries {
+        bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await.unwrap();
+        let shown = bench.read().show(entry).unwrap().unwrap();
+        assert_eq!((shown.record.prior.entry, shown.record.prior.state), (entry, State::Accepted));
+        assert_eq!(bench.by_digest(&call).await.unwrap().entry, entry);
+    }
 }
 
 #[tokio::test]

@@ -205,6 +205,7 @@ impl Writer {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
                 None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
+                None if self.is_building() => Duration::ZERO,
                 None if self.dirt > 0 => IDLE,
                 None => Duration::MAX,
             };
@@ -233,9 +234,22 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
                 Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
+                Err(RecvTimeoutError::Timeout) if self.is_building() => self.build(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
                 Err(RecvTimeoutError::Disconnected) => return self.end(),
             }
+        }
+    }
+
+    fn is_building(&self) -> bool {
+        self.store.as_ref().is_some_and(Store::is_building)
+    }
+
+    fn build(&mut self) {
+        if let Some(store) = &mut self.store
+            && let Err(error) = store.build()
+        {
+            self.fail(error.into());
         }
     }
 
@@ -364,6 +378,11 @@ impl Writer {
         match write {
             Write::Begin(begin, ..) => {
                 self.shared.note_time(begin.now_ms);
+                #[cfg(test)]
+                if begin.target == super::tests::POISON {
+                    store.begin(begin)?;
+                    return Err(rusqlite::Error::QueryReturnedNoRows);
+                }
                 store.begin(begin)
             }
             Write::Delivered { entry, .. } => store.delivered(*entry),
