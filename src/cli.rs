@@ -19,6 +19,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
+use crate::demo;
 
 use exit::{Failure, with_help};
 
@@ -98,7 +99,11 @@ struct RunArgs {
 
 /// What `demo` is told.
 #[derive(Debug, Args)]
-struct DemoArgs {}
+struct DemoArgs {
+    /// End after the guided run instead of staying up to be tried
+    #[arg(long)]
+    exit: bool,
+}
 
 #[derive(Debug, Args)]
 struct CheckArgs {
@@ -253,7 +258,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => serve(args),
-        Command::Demo(args) => demo(&args),
+        Command::Demo(args) => {
+            demo::run(if args.exit { demo::After::Exit } else { demo::After::Stay })?;
+            Ok(exit::OK)
+        }
         Command::Check(args) => {
             let format = match args.format {
                 CheckFormat::Human => Format::Text,
@@ -307,11 +315,6 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
     config.is_strict = args.strict;
     app::run(config)?;
     Ok(exit::OK)
-}
-
-/// The demo.
-fn demo(_args: &DemoArgs) -> Result<u8, Failure> {
-    Err(Failure::new(exit::SOFTWARE, "the demo is not built in"))
 }
 
 fn misconfigured(errors: crate::config::ConfigErrors) -> Failure {

@@ -26,10 +26,10 @@ const LAYERS: &[(&str, u8)] = &[
     ("proxy", 5),
     ("app", 6),
     ("config", 5),
-    ("cli", 7),
     ("demo", 7),
-    ("lib", 8),
-    ("main", 8),
+    ("cli", 8),
+    ("lib", 9),
+    ("main", 9),
 ];
 
 /// The one place that may make a `Recorded`.
