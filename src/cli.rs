@@ -19,9 +19,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
-use crate::demo::After;
+use crate::demo;
 
-use exit::{Failure, chain, with_help};
+use exit::{Failure, with_help};
 
 /// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
 /// sent, and reported with the call that takes it back.
@@ -100,7 +100,7 @@ struct RunArgs {
 /// What `demo` is told.
 #[derive(Debug, Args)]
 struct DemoArgs {
-    /// End after the guided run instead of staying up
+    /// End after the guided run instead of staying up to be tried
     #[arg(long)]
     exit: bool,
 }
@@ -258,7 +258,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => serve(args),
-        Command::Demo(args) => demo(&args),
+        Command::Demo(args) => {
+            demo::run(if args.exit { demo::After::Exit } else { demo::After::Stay })?;
+            Ok(exit::OK)
+        }
         Command::Check(args) => {
             let format = match args.format {
                 CheckFormat::Human => Format::Text,
@@ -312,15 +315,6 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
     config.is_strict = args.strict;
     app::run(config)?;
     Ok(exit::OK)
-}
-
-/// The demo.
-fn demo(args: &DemoArgs) -> Result<u8, Failure> {
-    let after = if args.exit { After::Exit } else { After::Stay };
-    match crate::demo::run(after) {
-        Ok(()) => Ok(exit::OK),
-        Err(error) => Err(Failure::new(error.exit_code(), chain(&error))),
-    }
 }
 
 fn misconfigured(errors: crate::config::ConfigErrors) -> Failure {

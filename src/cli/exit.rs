@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::app::AppError;
+use crate::demo::DemoError;
 use crate::ledger::OpenError;
 
 /// All went well.
@@ -70,6 +71,21 @@ impl From<AppError> for Failure {
             AppError::Thread => (SOFTWARE, ""),
         };
         Self::new(code, with_help(&chain(&error), help))
+    }
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        let text = chain(&error);
+        let (code, help) = match error {
+            DemoError::App(error) => return error.into(),
+            DemoError::Config(_) => (SOFTWARE, "is TMPDIR very long? the admin socket lies in it"),
+            DemoError::Folder(_) => (CANNOT_CREATE, "may TMPDIR be written?"),
+            DemoError::Gateway(_) => (SYSTEM, ""),
+            DemoError::Output(_) => (IO, ""),
+            DemoError::Step(_) => (SOFTWARE, ""),
+        };
+        Self::new(code, with_help(&text, help))
     }
 }
 

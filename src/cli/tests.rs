@@ -32,6 +32,7 @@ fn arguments_are_read_or_refused() {
         (&["run", "--upstream", "http://a", "--policies", "p"], true),
         (&["run", "--mcp-path", "/a", "--mcp-path", "/b", "--strict"], true),
         (&["demo"], true),
+        (&["demo", "--exit"], true),
         (&["check", "a", "b", "--format", "json", "--strict"], true),
         (&["check"], false),
         (&["check", "a", "--format", "sarif"], false),

@@ -58,25 +58,12 @@ pub enum DemoError {
     /// The gateway could not start.
     #[error("the example gateway could not start")]
     Gateway(#[source] io::Error),
-    /// The output cannot be written, for instance because its reader left.
+    /// The output cannot be written.
     #[error("the output cannot be written")]
     Output(#[source] io::Error),
     /// A step did something else than its text says; what is wrong has been shown.
     #[error("a step of the guided run failed: {0}")]
     Step(String),
-}
-
-impl DemoError {
-    /// The exit code of the process, by sysexits.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::App(_) | Self::Step(_) => 70,
-            Self::Config(_) => 78,
-            Self::Folder(_) => 73,
-            Self::Gateway(_) => 71,
-            Self::Output(_) => 74,
-        }
-    }
 }
 
 /// Runs the demo on the standard output. Blocks until it has ended.
@@ -147,6 +134,10 @@ impl<W: Write> Demo<'_, W> {
     async fn whole(&mut self, after: After) -> Result<(), DemoError> {
         match self.tour(after).await {
             Ok(()) => {}
+            // A reader that leaves (`| head`) ends the demo, and is no failure.
+            Err(Failed::Screen(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(());
+            }
             Err(Failed::Screen(error)) => return Err(DemoError::Output(error)),
             Err(failed) => {
                 let text = failed.to_string();
