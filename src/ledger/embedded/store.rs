@@ -4,16 +4,18 @@
 //! counters and the part of the index that live in memory follow the transaction: after a roll-back
 //! [`Store::reload`] reads them again.
 
+mod begin;
+mod finish;
+
 use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use crate::contract::class::{Disposition, Outcome, Verdict};
-use crate::contract::key::{Digest, EntryId, Key, OperationId};
+use crate::contract::class::Outcome;
+use crate::contract::key::{Digest, EntryId, Key};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{
-    Answer, Begin, Begun, Expected, Finish, Guard, Look, MAX_ANSWER, MAX_UNKNOWN_NAMED, Prior,
-    Priors, Settled, Stored, Stranger,
+    Begun, Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Settled, Stored, Stranger,
 };
 
 use super::finder::{Finder, Trace};
@@ -195,318 +197,6 @@ impl Store {
         Ok(Some(Stored { answer: rows::answer(&self.conn, entry)?, record }))
     }
 
-    /// Checks that nothing changed since the look, uses up the confirmation, writes the attempt.
-    pub(super) fn begin(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
-        let found = self.repeats(&begin.look)?;
-        if begin.guard == Guard::Enforced && found.differs_from(&begin.expected) {
-            return Ok(Done::Begun(Begun::Changed(Box::new(self.look(&begin.look)?))));
-        }
-        let rerun = match begin.rerun {
-            None => None,
-            Some(entry) => {
-                let Some(subject) = self.subject(entry)? else {
-                    return Ok(Done::NotFound);
-                };
-                let is_judged = [found.by_key, found.by_digest]
-                    .iter()
-                    .flatten()
-                    .any(|hit| hit.number == subject.number);
-                let is_same = subject.principal == begin.look.principal.id
-                    && subject.digest == begin.look.digest;
-                if !is_judged || !is_same || !subject.state.may_become(State::Begun) {
-                    return Ok(Done::Refused);
-                }
-                Some(subject)
-            }
-        };
-        // The unique index would refuse it too; an answer is kinder than a broken batch.
-        let subject = rerun.as_ref().map(|subject| subject.number);
-        let is_claimed = found.claimed.is_some_and(|number| Some(number) != subject);
-        if begin.guard == Guard::Enforced && is_claimed {
-            return Ok(Done::Refused);
-        }
-        if rerun.is_none() && self.begun.contains_key(&begin.entry) {
-            return Ok(Done::Refused);
-        }
-        if let Some(spend) = begin.spend {
-            let is_new = self
-                .conn
-                .prepare_cached("INSERT OR IGNORE INTO spent (expires_ms, nonce) VALUES (?1, ?2)")?
-                .execute(params![spend.expires_ms, spend.nonce])?;
-            if is_new == 0 {
-                return Ok(Done::Begun(Begun::Spent));
-            }
-        }
-        match rerun {
-            None => self.insert(begin),
-            Some(subject) => {
-                let attempt = self.begin_again(begin, &subject)?;
-                Ok(Done::Begun(Begun::Started { attempt }))
-            }
-        }
-    }
-
-    fn insert(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
-        let look = &begin.look;
-        let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
-        let Some(number) = self.next_number(begin.entry)? else {
-            return Ok(Done::Refused);
-        };
-        self.conn
-            .prepare_cached(
-                "INSERT INTO entry (number, id, version, finish, state, attempt, began_ms, \
-                 attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, \
-                 twin, principal, key, ledger_id, digest, mark, operation, fingerprint, \
-                 policy_revision, class, kind, transport, target, task, staged_for, repeats, \
-                 spent_ms, spent_nonce, lookup) VALUES (?1, ?2, ?3, ?3, 2, 1, ?4, ?4, ?4, 0, 0, 0, \
-                 ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-                 ?22, ?23, ?24, ?25, ?26)",
-            )?
-            .execute(params![
-                number,
-                begin.entry.as_bytes(),
-                self.next_seq,
-                begin.now_ms,
-                look.principal.weak,
-                look.staged,
-                begin.key_sent,
-                twin(begin.guard, number),
-                look.principal.id,
-                look.key.as_ref().map(Key::as_str),
-                (begin.ledger_id != own_id).then(|| begin.ledger_id.as_str()),
-                look.digest.0,
-                look.mark.0,
-                look.operation.as_str(),
-                begin.fingerprint.0,
-                begin.policy_revision.0,
-                begin.class.as_str(),
-                begin.kind.as_str(),
-                begin.transport,
-                begin.target,
-                begin.task,
-                begin.staged_for.as_ref().map(OperationId::as_str),
-                begin.repeats.as_ref().map(EntryId::as_bytes),
-                begin.spend.map(|spend| spend.expires_ms),
-                begin.spend.map(|spend| spend.nonce),
-                begin.lookup,
-            ])?;
-        self.newest = self.newest.max(number);
-        let seq = self.step(&Step::first(number, begin.now_ms))?;
-        let hash = self.finder.hash(&look.principal.id, digest_trace(&look.digest, look.staged));
-        self.finder.add(&self.conn, hash, number)?;
-        if let Some(key) = &look.key {
-            let hash = self.finder.hash(&look.principal.id, Trace::Key(key.as_str()));
-            self.finder.add(&self.conn, hash, number)?;
-            if look.principal.weak {
-                self.strangers.insert((self.anyones(key.as_str()), number));
-            }
-        }
-        let subject = Subject {
-            number,
-            entry: begin.entry,
-            version: seq,
-            state: State::Begun,
-            attempt: 1,
-            principal: look.principal.id.clone(),
-            weak: look.principal.weak,
-            key: look.key.as_ref().map(|key| key.as_str().to_owned()),
-            digest: look.digest,
-            spent: begin.spend.map(|spend| (spend.expires_ms, spend.nonce)),
-        };
-        self.begun.insert(begin.entry, subject);
-        Ok(Done::Begun(Begun::Started { attempt: 1 }))
-    }
-
-    /// The number of a new entry: the next one within its id's millisecond.
-    fn next_number(&self, entry: EntryId) -> rusqlite::Result<Option<i64>> {
-        let (first, last) = rows::numbers(entry);
-        if first > self.newest {
-            return Ok(Some(first));
-        }
-        if (first..last).contains(&self.newest) {
-            return Ok(Some(self.newest + 1));
-        }
-        let taken: Option<i64> = self
-            .conn
-            .prepare_cached("SELECT max(number) FROM entry WHERE number BETWEEN ?1 AND ?2")?
-            .query_row([first, last], |row| row.get(0))?;
-        let next = taken.map_or(first, |taken| taken + 1);
-        Ok((next <= last).then_some(next))
-    }
-
-    fn begin_again(&mut self, begin: &Begin, subject: &Subject) -> rusqlite::Result<u32> {
-        let attempt = subject.attempt.saturating_add(1);
-        let seq =
-            self.step(&Step { attempt, ..Step::of(subject, State::Begun, None, begin.now_ms) })?;
-        // What the last finish said stays: if this attempt is not sent, it still holds.
-        self.conn
-            .prepare_cached(
-                "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
-                 key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
-                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13 WHERE number = ?1",
-            )?
-            .execute(params![
-                subject.number,
-                seq,
-                attempt,
-                begin.now_ms,
-                begin.key_sent,
-                twin(begin.guard, subject.number),
-                begin.fingerprint.0,
-                begin.policy_revision.0,
-                begin.class.as_str(),
-                begin.kind.as_str(),
-                begin.spend.map(|spend| spend.expires_ms),
-                begin.spend.map(|spend| spend.nonce),
-                begin.lookup,
-            ])?;
-        if let Some(key) =
-            begin.look.key.as_ref().filter(|key| subject.key.as_deref() != Some(key.as_str()))
-        {
-            self.conn
-                .prepare_cached("INSERT OR IGNORE INTO alias (key, entry) VALUES (?1, ?2)")?
-                .execute(params![key.as_str(), subject.number])?;
-            let hash = self.finder.hash(&subject.principal, Trace::Key(key.as_str()));
-            self.finder.add_now(&self.conn, hash, subject.number)?;
-        }
-        Ok(attempt)
-    }
-
-    /// Writes what became of an attempt.
-    pub(super) fn finish(&mut self, finish: &Finish) -> rusqlite::Result<Done> {
-        let Some(subject) = self.subject(finish.entry)? else {
-            return Ok(Done::NotFound);
-        };
-        let is_outcome = match finish.state {
-            State::Accepted | State::Rejected | State::Unknown | State::Waiting => true,
-            State::Begun | State::Undone => false,
-        };
-        if is_outcome && finish.attempt == subject.attempt && finish.state == subject.state {
-            // Its commit was reported as failed and had worked.
-            return Ok(Done::Written);
-        }
-        if finish.attempt != subject.attempt
-            || !is_outcome
-            || !subject.state.is_in_flight()
-            || !subject.state.may_become(finish.state)
-        {
-            return Ok(Done::Refused);
-        }
-        let is_not_sent = finish.state == State::Rejected && finish.cause == Some(Cause::NotSent);
-        if is_not_sent {
-            self.give_back(&subject)?;
-            if let Some(before) = self.state_before(&subject)? {
-                self.restore(&subject, before, finish.now_ms)?;
-                return Ok(Done::Written);
-            }
-        }
-        let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
-        let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
-        let seq = self.finish_step(&step, finish, kept)?;
-        self.conn
-            .prepare_cached(
-                "UPDATE entry SET state = ?2, version = ?3, finish = ?3, finished_ms = ?4, \
-                 delivered = 0, answered = ?5, kept = ?6, cause = ?7 WHERE number = ?1",
-            )?
-            .execute(params![
-                subject.number,
-                finish.state.code(),
-                seq,
-                finish.now_ms,
-                finish.answered,
-                kept.is_some(),
-                finish.cause.map(Cause::as_str),
-            ])?;
-        self.closed(&subject, finish.state);
-        if finish.state == State::Accepted {
-            if let Some(mark) = &finish.undo_mark {
-                let hash = self.finder.hash(&subject.principal, Trace::UndoMark(mark));
-                self.finder.add(&self.conn, hash, subject.number)?;
-            }
-            if let Some(mark) = &finish.undoes {
-                self.undo(&subject, mark, finish)?;
-            }
-        }
-        Ok(Done::Written)
-    }
-
-    /// An attempt whose begin was not acknowledged, or whose caller has gone, and which was
-    /// therefore not dispatched.
-    pub(super) fn withdraw(
-        &mut self,
-        entry: EntryId,
-        attempt: u32,
-        now_ms: i64,
-    ) -> rusqlite::Result<Done> {
-        self.finish(&Finish {
-            entry,
-            attempt,
-            state: State::Rejected,
-            cause: Some(Cause::NotSent),
-            disposition: Disposition::NotSent,
-            verdict: None,
-            answered: false,
-            upstream_status: None,
-            upstream_id: None,
-            undo: None,
-            undo_mark: None,
-            compensate: None,
-            deadline_ms: None,
-            undo_unavailable: None,
-            answer: None,
-            undoes: None,
-            now_ms,
-        })?;
-        // It may never have reached the disk.
-        Ok(Done::Written)
-    }
-
-    /// Notes that the agent has the whole answer.
-    pub(super) fn delivered(&mut self, entry: EntryId) -> rusqlite::Result<Done> {
-        let Some(number) = rows::number_of(&self.conn, entry)? else {
-            return Ok(Done::NotFound);
-        };
-        self.conn
-            .prepare_cached("UPDATE entry SET delivered = 1 WHERE number = ?1 AND state > 2")?
-            .execute([number])?;
-        Ok(Done::Written)
-    }
-
-    /// Writes a decision about an unknown entry.
-    pub(super) fn settle(&mut self, settle: &Settle) -> rusqlite::Result<Done> {
-        let Some(subject) = self.subject(settle.entry)? else {
-            return Ok(Done::NotFound);
-        };
-        if subject.state != State::Unknown {
-            return Ok(Done::NotUnknown(subject.state));
-        }
-        let state = match settle.outcome {
-            Outcome::Accepted => State::Accepted,
-            Outcome::Rejected => State::Rejected,
-            Outcome::Unknown => return Ok(Done::Refused),
-        };
-        let seq = self.step(&Step {
-            who: Some(&settle.who),
-            why: Some(&settle.why),
-            ..Step::of(&subject, state, Some(Cause::Settled), settle.now_ms)
-        })?;
-        // An answer kept of the unknown attempt is no answer to a settled one.
-        self.conn
-            .prepare_cached(
-                "UPDATE entry SET state = ?2, version = ?3, finished_ms = ?4, kept = 0, \
-                 cause = ?5 WHERE number = ?1",
-            )?
-            .execute(params![
-                subject.number,
-                state.code(),
-                seq,
-                settle.now_ms,
-                Cause::Settled.as_str()
-            ])?;
-        self.closed(&subject, state);
-        Ok(Done::Settled(Settled { version: seq, state }))
-    }
-
     /// Proves that the store takes writes, and forgets confirmations that expired long ago.
     pub(super) fn heartbeat(&mut self, now_ms: i64) -> rusqlite::Result<Done> {
         self.conn
@@ -519,38 +209,6 @@ impl Store {
             )?
             .execute([now_ms.saturating_sub(SPENT_MARGIN_MS)])?;
         Ok(Done::Written)
-    }
-
-    /// Makes every begun entry unknown: its process died. Returns how many there were.
-    pub(super) fn recover(&mut self, now_ms: i64) -> rusqlite::Result<u64> {
-        let begun: Vec<(i64, i64, u32)> = self
-            .conn
-            .prepare("SELECT number, version, attempt FROM entry WHERE state <= 4 AND state = 2")?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-            .collect::<rusqlite::Result<_>>()?;
-        let mut count = 0;
-        for (number, version, attempt) in begun {
-            let seq = self.step(&Step {
-                number,
-                previous: Some(version),
-                at_ms: now_ms,
-                from: Some(State::Begun),
-                to: State::Unknown,
-                attempt,
-                cause: Some(Cause::Crash),
-                who: None,
-                why: None,
-            })?;
-            // Whatever an earlier attempt was answered says nothing of this one.
-            self.conn
-                .prepare_cached(
-                    "UPDATE entry SET state = 4, version = ?2, finish = ?2, finished_ms = ?3, \
-                     delivered = 0, answered = 0, kept = 0, cause = ?4 WHERE number = ?1",
-                )?
-                .execute(params![number, seq, now_ms, Cause::Crash.as_str()])?;
-            count += 1;
-        }
-        Ok(count)
     }
 
     /// Finds what a call may repeat.
@@ -631,14 +289,6 @@ impl Store {
         self.finder.hash("", Trace::AnyonesKey(key))
     }
 
-    /// Forgets an attempt that is finished. An entry that is not open is nothing to strangers.
-    fn closed(&mut self, subject: &Subject, state: State) {
-        self.begun.remove(&subject.entry);
-        if let Some(key) = subject.key.as_ref().filter(|_| subject.weak && !state.is_open()) {
-            self.strangers.remove(&(self.anyones(key), subject.number));
-        }
-    }
-
     fn prior(&self, number: i64) -> rusqlite::Result<Prior> {
         self.conn
             .prepare_cached(concat!(
@@ -680,70 +330,6 @@ impl Store {
             .optional()
     }
 
-    /// The confirmation of an attempt that was not sent is good again.
-    fn give_back(&self, subject: &Subject) -> rusqlite::Result<()> {
-        if let Some((expires_ms, nonce)) = subject.spent {
-            self.conn
-                .prepare_cached("DELETE FROM spent WHERE expires_ms = ?1 AND nonce = ?2")?
-                .execute(params![expires_ms, nonce])?;
-        }
-        Ok(())
-    }
-
-    /// The state before this attempt, if it was one that an attempt which was not sent leaves as
-    /// it was: unknown or waiting.
-    fn state_before(&self, subject: &Subject) -> rusqlite::Result<Option<State>> {
-        let before = self
-            .conn
-            .prepare_cached(
-                "SELECT from_state FROM history WHERE seq = ?1 AND from_state IS NOT NULL",
-            )?
-            .query_row([subject.version], |row| rows::state(row, 0))
-            .optional()?;
-        Ok(before.filter(|state| match state {
-            State::Unknown | State::Waiting => subject.state == State::Begun,
-            State::Accepted | State::Begun | State::Rejected | State::Undone => false,
-        }))
-    }
-
-    /// Puts an entry back into the state before its attempt; what its last finish said still holds.
-    fn restore(&mut self, subject: &Subject, state: State, now_ms: i64) -> rusqlite::Result<()> {
-        let seq = self.step(&Step::of(subject, state, Some(Cause::NotSent), now_ms))?;
-        self.conn
-            .prepare_cached("UPDATE entry SET state = ?2, version = ?3 WHERE number = ?1")?
-            .execute(params![subject.number, state.code(), seq])?;
-        self.begun.remove(&subject.entry);
-        Ok(())
-    }
-
-    /// Marks what the accepted call `subject` took back.
-    fn undo(&mut self, subject: &Subject, mark: &Digest, finish: &Finish) -> rusqlite::Result<()> {
-        let Some(target) = self.undone_by(&subject.principal, mark)? else {
-            return Ok(());
-        };
-        if target.number == subject.number {
-            return Ok(());
-        }
-        let seq = self.step(&Step {
-            number: target.number,
-            previous: Some(target.version),
-            at_ms: finish.now_ms,
-            from: Some(State::Accepted),
-            to: State::Undone,
-            attempt: target.attempt,
-            cause: Some(Cause::Undone),
-            who: None,
-            why: Some(&finish.entry.to_string()),
-        })?;
-        self.conn
-            .prepare_cached(
-                "UPDATE entry SET state = 7, version = ?2, cause = ?3 WHERE number = ?1",
-            )?
-            .execute(params![target.number, seq, Cause::Undone.as_str()])?;
-        let hash = self.finder.hash(&subject.principal, Trace::UndoMark(mark));
-        self.finder.remove(&self.conn, hash, target.number)
-    }
-
     /// The newest accepted entry of a principal that a call with this mark takes back.
     fn undone_by(&self, principal: &str, mark: &Digest) -> rusqlite::Result<Option<Target>> {
         let hash = self.finder.hash(principal, Trace::UndoMark(mark));
@@ -764,48 +350,6 @@ impl Store {
                 })
                 .optional()
         })
-    }
-
-    /// Writes the row of the history that says what became of an attempt.
-    fn finish_step(
-        &mut self,
-        step: &Step<'_>,
-        finish: &Finish,
-        kept: Option<&Answer>,
-    ) -> rusqlite::Result<i64> {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.conn
-            .prepare_cached(
-                "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-                 compensate, deadline_ms, undo_unavailable, status, headers, body) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 ?17, ?18, ?19, ?20)",
-            )?
-            .execute(params![
-                seq,
-                step.number,
-                step.previous,
-                step.at_ms,
-                step.from.map(State::code),
-                step.to.code(),
-                step.attempt,
-                step.cause.map(Cause::as_str),
-                finish.disposition.as_str(),
-                finish.verdict.map(Verdict::as_str),
-                finish.upstream_status,
-                finish.upstream_id,
-                finish.undo,
-                finish.undo_mark.map(|mark| mark.0),
-                finish.compensate,
-                finish.deadline_ms,
-                finish.undo_unavailable,
-                kept.map(|answer| answer.status),
-                kept.map(|answer| rows::headers_blob(&answer.headers)),
-                kept.map(|answer| answer.body.as_slice()),
-            ])?;
-        Ok(seq)
     }
 
     /// Writes one row of the history and returns its number.
@@ -938,12 +482,4 @@ struct Step<'a> {
 
 fn digest_trace(digest: &Digest, is_staged: bool) -> Trace<'_> {
     if is_staged { Trace::StagedDigest(digest) } else { Trace::Digest(digest) }
-}
-
-/// What stands in `entry.twin`: its number keeps an entry out of the unique claim.
-fn twin(guard: Guard, number: i64) -> i64 {
-    match guard {
-        Guard::Enforced => 0,
-        Guard::Observed => number,
-    }
 }
