@@ -22,9 +22,8 @@ use crate::contract::report::UndoKind;
 /// How many declared operations get series of their own; the rest share `_other`.
 pub const MAX_OPERATIONS: usize = 500;
 
-const DURATION_BUCKETS: &[f64] = &[
-    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
-];
+const DURATION_BUCKETS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0];
 const OVERHEAD_BUCKETS: &[f64] =
     &[0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25];
 const LEDGER_BUCKETS: &[f64] =
@@ -206,11 +205,14 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
+/// What tells the series of operations apart: id, class and transport.
+type Series = (OperationId, Class, &'static str);
+
 struct Inner {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     common: Common,
-    operations: Mutex<HashMap<(OperationId, Class, &'static str), Arc<OperationMetrics>>>,
+    operations: Mutex<HashMap<Series, Arc<OperationMetrics>>>,
     policy_info: Mutex<Option<Gauge>>,
 }
 
@@ -497,15 +499,19 @@ impl Metrics {
         transport: &'static str,
         place: &Place,
     ) -> Arc<OperationMetrics> {
-        let mut operations =
-            self.inner.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut operations = self.inner.operations.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (id.clone(), class, transport);
         if let Some(known) = operations.get(&key) {
             return Arc::clone(known);
         }
         let label = if operations.len() < MAX_OPERATIONS { id.as_str() } else { "_other" };
-        let made =
-            Arc::new(OperationMetrics::new(&Maker(&self.inner.recorder), label, class, transport, place));
+        let made = Arc::new(OperationMetrics::new(
+            &Maker(&self.inner.recorder),
+            label,
+            class,
+            transport,
+            place,
+        ));
         operations.insert(key, Arc::clone(&made));
         made
     }
@@ -546,7 +552,8 @@ impl Common {
             let fixed = [("result", result)];
             maker.counters::<LedgerStage>("takeback_ledger_writes_total", "stage", &fixed)
         };
-        let open = |name| ["begun", "unknown", "waiting"].map(|s| maker.gauge(name, &[("state", s)]));
+        let open =
+            |name| ["begun", "unknown", "waiting"].map(|s| maker.gauge(name, &[("state", s)]));
         Self {
             ready: ["policy", "ledger", "draining"]
                 .map(|check| maker.gauge("takeback_ready", &[("check", check)])),
@@ -601,8 +608,9 @@ impl Common {
                 let fixed = [("outcome", outcome)];
                 maker.counters::<UndoKind>("takeback_undo_calls_total", "kind", &fixed)
             }),
-            reloads: ["applied", "rejected", "unchanged", "weakened"]
-                .map(|result| maker.counter("takeback_policy_reloads_total", &[("result", result)])),
+            reloads: ["applied", "rejected", "unchanged", "weakened"].map(|result| {
+                maker.counter("takeback_policy_reloads_total", &[("result", result)])
+            }),
             last_reload_ok: maker.gauge("takeback_policy_last_reload_successful", &[]),
             last_reload_seconds: maker
                 .gauge("takeback_policy_last_reload_success_timestamp_seconds", &[]),
@@ -712,11 +720,7 @@ const HELP: &[(&str, char, &str)] = &[
         'g',
         "When the oldest entry in this state was begun; 0 when there is none.",
     ),
-    (
-        "takeback_ledger_recovered_total",
-        'c',
-        "Entries that start-up recovery moved out of begun.",
-    ),
+    ("takeback_ledger_recovered_total", 'c', "Entries that start-up recovery moved out of begun."),
     ("takeback_ledger_write_duration_seconds", 'h', "Time of one durable ledger write."),
     ("takeback_ledger_writes_total", 'c', "Ledger writes."),
     ("takeback_policy_info", 'g', "The policy in force; always 1."),
@@ -781,6 +785,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         let id = OperationId::new("a.b").unwrap();
         metrics.operation(&id, Class::Irreversible, "http", &Place::Unsupported);
+        metrics.operation(&id, Class::Reversible, "http", &Place::Unsupported);
         metrics.policy_in_force("0123456789abcdef");
 
         let text = metrics.render();

@@ -25,7 +25,7 @@ use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
-use crate::contract::class::{Class, Level, Mode};
+use crate::contract::class::{Level, Mode};
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
 use crate::http::encode::{self, Hop};
@@ -68,12 +68,15 @@ pub struct Context {
 }
 
 /// The request path, outermost first. All that can happen to a call is in this function.
-pub fn stack(cx: &Context) -> impl Service<
+pub fn stack(
+    cx: &Context,
+) -> impl Service<
     Arrival,
     Response = Response<Body>,
     Error = Infallible,
     Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<>,
-> + Clone
+>
++ Clone
 + Send
 + Sync
 + 'static
@@ -332,7 +335,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         common.overhead.record(class, spent.saturating_sub(upstream).as_secs_f64());
         let metrics = shared.metrics.clone();
         let clock = shared.clock.clone();
-        let body = std::mem::replace(response.body_mut(), Body::empty());
+        let body = std::mem::take(response.body_mut());
         let body = body.on_end(move |_| {
             let elapsed = clock.instant().saturating_duration_since(began).as_secs_f64();
             let common = metrics.common();
@@ -366,10 +369,9 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             None => shared.metrics.common().rejected.count(rejected(&refusal)),
         }
         tracing::debug!(code = refusal.code(), "refused");
-        let report = report.unwrap_or_else(|| {
-            let mut report = Report::default();
-            report.refused = Some(refusal.code().into());
-            report
+        let report = report.unwrap_or_else(|| Report {
+            refused: Some(refusal.code().into()),
+            ..Report::default()
         });
         match voice {
             Voice::Http => {

@@ -65,8 +65,7 @@ impl RequestDigest {
     ) -> Self {
         let mut sha = Sha256::new_with_prefix(b"params\0");
         feed(&mut |bytes| sha.update(bytes));
-        let mut digest =
-            Self::of(tool_target(name), headers_part(headers, vary_on), finish(sha));
+        let mut digest = Self::of(tool_target(name), headers_part(headers, vary_on), finish(sha));
         digest.mark = match without(arguments, ignored) {
             Some(doc) => tool_mark(name, doc.root()),
             None => tool_mark(name, arguments),
@@ -193,9 +192,8 @@ fn counts(name: &str) -> bool {
             | "x-real-ip"
             | "x-request-id"
     );
-    let is_neutral_family = ["accept", "mcp-", "x-b3-", "x-forwarded-"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix));
+    let is_neutral_family =
+        ["accept", "mcp-", "x-b3-", "x-forwarded-"].iter().any(|prefix| name.starts_with(prefix));
     !is_neutral && !is_neutral_family
 }
 
@@ -270,7 +268,13 @@ mod tests {
             .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()))
             .collect();
         let doc = Doc::parse(body.to_owned()).unwrap();
-        RequestDigest::http(&Method::POST, path, &map, &[], BodyForm::Json("application/json", doc.root()))
+        RequestDigest::http(
+            &Method::POST,
+            path,
+            &map,
+            &[],
+            BodyForm::Json("application/json", doc.root()),
+        )
     }
 
     #[test]

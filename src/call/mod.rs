@@ -1,6 +1,6 @@
 //! The values that travel from a codec through the pipeline: neutral as to transport.
 //!
-//! A codec makes a [`Call`] out of a request; the pipeline answers it with a [`reply::Reply`] or a
+//! A codec makes a [`Call`] out of a request; the pipeline answers it with a reply or a
 //! [`refusal::Refusal`]; the codec writes either. Nothing in here knows a policy or a ledger.
 
 pub mod digest;
@@ -91,6 +91,8 @@ pub struct Head {
     pub peer: IpAddr,
     /// What `Connection` named, and is gone: a carrier among it is refused (standards H-3).
     pub nominated: Vec<HeaderName>,
+    /// It waits for `100 Continue` before it sends its body.
+    pub expects_continue: bool,
 }
 
 impl Head {

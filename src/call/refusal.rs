@@ -420,7 +420,9 @@ impl Refusal {
                 "This call was made already and accepted (entry {entry}); its answer was too large \
                  to keep, so it cannot be shown again. Do not repeat the call; read the result."
             ),
-            Self::BodyBroken => "The request's body ended early or broke. Send it again.".to_owned(),
+            Self::BodyBroken => {
+                "The request's body ended early or broke. Send it again.".to_owned()
+            }
             Self::BodySlow => "The request's body came too slowly. Send it again.".to_owned(),
             Self::BodyTooLarge(limit) => {
                 format!("The request's body is longer than {limit} bytes, the limit here.")
@@ -462,8 +464,9 @@ impl Refusal {
                  is sent. Reads still work. Tell the operator; the call may be sent again later."
                 .to_owned(),
             Self::Loop => "The request has come through this proxy before.".to_owned(),
-            Self::MediaType => "The body's Content-Type is not one that this operation takes."
-                .to_owned(),
+            Self::MediaType => {
+                "The body's Content-Type is not one that this operation takes.".to_owned()
+            }
             Self::MethodOverride => "The request asks for another method by a header, query or \
                  form member. Send the method itself."
                 .to_owned(),
@@ -493,9 +496,9 @@ impl Refusal {
                 "The same call was made before and accepted (entry {entry}), and the policy refuses \
                  repeats of it."
             ),
-            Self::ReservedHeader(what) => format!(
-                "A header is reserved or spelt like a reserved one ({what}). Leave it out."
-            ),
+            Self::ReservedHeader(what) => {
+                format!("A header is reserved or spelt like a reserved one ({what}). Leave it out.")
+            }
             Self::Undeclared => "The policy refuses calls that it does not declare. Ask the \
                  operator to declare this one."
                 .to_owned(),
@@ -595,10 +598,13 @@ impl Challenge {
     fn message(&self, mismatch: Option<Mismatch>) -> String {
         let mut text = String::from("Nothing was sent. ");
         if let Some(mismatch) = mismatch {
-            let _infallible = write!(text, "The confirmation does not count: {}. ", mismatch.text());
+            let _infallible =
+                write!(text, "The confirmation does not count: {}. ", mismatch.text());
         }
         let _infallible = match self.because {
-            None => write!(text, "{} is {}: it must be confirmed first.", self.operation, self.class),
+            None => {
+                write!(text, "{} is {}: it must be confirmed first.", self.operation, self.class)
+            }
             Some(Because::Repeats(entry)) => write!(
                 text,
                 "The same call of {} was made before and accepted (entry {entry}). If a second one \

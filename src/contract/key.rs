@@ -105,9 +105,9 @@ impl Key {
         let value = std::str::from_utf8(value).map_err(|_| KeyError::Malformed)?;
         let value = value.trim_matches([' ', '\t']);
         let Some(quoted) = value.strip_prefix('"') else {
-            let is_bare = value.bytes().all(|byte| {
-                matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b',' | b'\\')
-            });
+            let is_bare = value
+                .bytes()
+                .all(|byte| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b',' | b'\\'));
             return if is_bare { Self::checked(value) } else { Err(KeyError::Malformed) };
         };
         let mut key = String::with_capacity(quoted.len());

@@ -7,6 +7,8 @@
 //! ([`undo`]), and all of it becomes the report ([`report`]). JSON is read and changed in one place
 //! ([`json`]).
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod assertion;
 pub mod class;
 pub mod deadline;

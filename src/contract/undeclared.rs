@@ -12,9 +12,10 @@ impl Operation {
     pub fn undeclared(class: Class, confirm: Level, mode: Mode) -> Self {
         let is_write = class.is_write();
         let mut fingerprint = [0; 32];
-        for (place, byte) in fingerprint.iter_mut().zip(
-            ["undeclared:", class.as_str(), ":", confirm.as_str()].concat().bytes(),
-        ) {
+        for (place, byte) in fingerprint
+            .iter_mut()
+            .zip(["undeclared:", class.as_str(), ":", confirm.as_str()].concat().bytes())
+        {
             *place = byte;
         }
         Self {

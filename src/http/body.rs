@@ -162,7 +162,13 @@ fn grouped(pairs: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
     groups
 }
 
+/// The most fields that a form may have: each costs more than its text.
+const MAX_FIELDS: usize = 16 * 1024;
+
 fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
+    if bytes.iter().filter(|byte| **byte == b'&').count() >= MAX_FIELDS {
+        return Err(Refusal::InvalidJson("the form has too many fields".to_owned()));
+    }
     let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
     let pairs = pairs(bytes).ok_or_else(unreadable)?;
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case("_method")) {
@@ -181,9 +187,8 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
 
 /// Names that come twice, twice but for case, or as `NAME` and `NAME[`; in lower case.
 fn doubled<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut bases: Vec<String> = names
-        .map(|name| name.split('[').next().unwrap_or_default().to_lowercase())
-        .collect();
+    let mut bases: Vec<String> =
+        names.map(|name| name.split('[').next().unwrap_or_default().to_lowercase()).collect();
     bases.sort();
     let mut doubled: Vec<String> = Vec::new();
     for pair in bases.windows(2) {
@@ -309,9 +314,9 @@ impl RequestDoc {
 }
 
 fn has_folded(object: Value<'_>, folded: &str) -> bool {
-    object.members().any(|member| {
-        member.name().split('[').next().unwrap_or_default().to_lowercase() == folded
-    })
+    object
+        .members()
+        .any(|member| member.name().split('[').next().unwrap_or_default().to_lowercase() == folded)
 }
 
 /// Whether an object on the way along these names has two members that are equal but for case.
@@ -319,8 +324,7 @@ pub fn has_case_twin(value: Value<'_>, names: &[String]) -> bool {
     let mut at = value;
     for name in names {
         let folded = name.to_lowercase();
-        let twins =
-            at.members().filter(|member| member.name().to_lowercase() == folded).count();
+        let twins = at.members().filter(|member| member.name().to_lowercase() == folded).count();
         if twins > 1 {
             return true;
         }
@@ -381,7 +385,10 @@ mod tests {
     #[test]
     fn e1_e5_e6_json_is_read_strictly_or_refused() {
         assert!(matches!(read("application/json", "{\"a\":1}"), Ok(BodyDoc::Json(_))));
-        assert!(matches!(read("application/vnd.x+JSON; charset=\"UTF-8\"", "1"), Ok(BodyDoc::Json(_))));
+        assert!(matches!(
+            read("application/vnd.x+JSON; charset=\"UTF-8\"", "1"),
+            Ok(BodyDoc::Json(_))
+        ));
         assert!(matches!(read("text/plain", "{\"a\":1,\"a\":2}"), Ok(BodyDoc::Opaque)));
         assert!(matches!(read("application/json", ""), Ok(BodyDoc::None)));
         assert_eq!(read("application/json", "{\"a\":1,\"a\":2}").unwrap_err(), "invalid_json");

@@ -190,7 +190,8 @@ fn query_with(query: Option<&str>, name: &str, value: &str) -> String {
         .filter(|pair| !pair.is_empty())
         .filter(|pair| decode(pair.split('=').next().unwrap_or_default()) != name)
         .collect();
-    let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
+    let encode =
+        |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
     let own = format!("{}={}", encode(name), encode(value));
     pairs.push(&own);
     pairs.join("&")
@@ -311,6 +312,7 @@ mod tests {
             authority: Some("proxy:8080".to_owned()),
             peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
             nominated: Vec::new(),
+            expects_continue: false,
         }
     }
 

@@ -21,8 +21,9 @@ pub fn oddity(path: &str) -> Option<Oddity> {
     }
     // The usual path has none of these bytes, and one pass says so.
     let is_plain = bytes.iter().zip(bytes.iter().skip(1).chain([&b'/'])).all(|(byte, next)| {
-        !matches!(byte, b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f..)
-            && !(*byte == b'/' && matches!(next, b'/' | b'.'))
+        let is_odd = matches!(byte, b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f..);
+        let is_odd_segment = *byte == b'/' && matches!(next, b'/' | b'.');
+        !is_odd && !is_odd_segment
     });
     if is_plain || path == "/" {
         return None;
@@ -95,9 +96,9 @@ pub fn authority(
     let host = match headers.get(header::HOST) {
         Some(value) => {
             let host = value.to_str().map_err(|_| Refusal::Host("not readable"))?.trim();
-            let is_sound = host.parse::<http::uri::Authority>().is_ok_and(|authority| {
-                !host.contains('@') && !authority.host().is_empty()
-            });
+            let is_sound = host
+                .parse::<http::uri::Authority>()
+                .is_ok_and(|authority| !host.contains('@') && !authority.host().is_empty());
             if !is_sound {
                 return Err(Refusal::Host("not a host"));
             }

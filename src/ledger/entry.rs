@@ -13,7 +13,6 @@
 //! Pure, and the only place that knows which steps are legal. Both stores ask [`State::may_become`]
 //! before they write, so no history holds another step.
 
-
 use crate::contract::class::words;
 
 words! {

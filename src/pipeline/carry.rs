@@ -75,8 +75,8 @@ impl Carry {
     fn wire(&self, fresh: &Fresh, carrier: &Carrier, key: &Key) -> Result<Wire, Refusal> {
         let write = &fresh.write;
         let settings = &self.shared.settings;
-        let is_declared = write.operation().id.as_str() != "_undeclared"
-            && write.mode == Mode::Enforce;
+        let is_declared =
+            write.operation().id.as_str() != "_undeclared" && write.mode == Mode::Enforce;
         let mut headers = encode::forwarded_headers(&write.head.headers, carrier, is_declared);
         let mut target = None;
         let body = match &write.form {
@@ -138,7 +138,8 @@ pub fn ask_for_identity(headers: &mut HeaderMap) {
 /// A buffered body has one framing: its length. A bodiless `POST` says 0, as servers expect.
 fn set_length(headers: &mut HeaderMap, method: &http::Method, length: usize) {
     headers.remove(header::CONTENT_LENGTH);
-    let expects_body = matches!(*method, http::Method::POST | http::Method::PUT | http::Method::PATCH);
+    let expects_body =
+        matches!(*method, http::Method::POST | http::Method::PUT | http::Method::PATCH);
     if length > 0 || expects_body {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }

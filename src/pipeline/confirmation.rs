@@ -82,12 +82,7 @@ impl Sealer {
     ///
     /// What does not match; the first of principal, operation, target, body, headers, newer entry and
     /// expiry, once the token is known to be ours.
-    pub fn open(
-        &self,
-        token: &str,
-        binding: &Binding<'_>,
-        now_ms: i64,
-    ) -> Result<Nonce, Mismatch> {
+    pub fn open(&self, token: &str, binding: &Binding<'_>, now_ms: i64) -> Result<Nonce, Mismatch> {
         let sealed = token
             .strip_prefix(PREFIX)
             .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
@@ -154,7 +149,9 @@ fn facts(binding: &Binding<'_>, nonce: &Nonce) -> Vec<u8> {
     facts.extend_from_slice(&nonce.expires_ms.to_be_bytes());
     facts.extend_from_slice(&short(&principal));
     facts.extend_from_slice(&short(&binding.operation.0));
-    facts.extend_from_slice(binding.newest.map(|entry| *entry.as_bytes()).unwrap_or_default().as_slice());
+    facts.extend_from_slice(
+        binding.newest.map(|entry| *entry.as_bytes()).unwrap_or_default().as_slice(),
+    );
     facts.extend_from_slice(&short(&binding.digest.target.0));
     facts.extend_from_slice(&short(&binding.digest.headers.0));
     facts.extend_from_slice(&short(&binding.digest.body.0));

@@ -8,8 +8,8 @@ use crate::call::Transport;
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
 use crate::contract::operation::{Operation, Target};
-use crate::metrics::{Metrics, OperationMetrics};
 use crate::contract::report::static_read_header;
+use crate::metrics::{Metrics, OperationMetrics};
 use crate::policy::{self, Ceiling, Served, Snapshot};
 
 /// A handle to the policy in force.
@@ -86,14 +86,19 @@ impl Live {
                     continue;
                 }
                 let operation = Operation::undeclared(class, level, snapshot.undeclared_mode());
-                let metrics =
-                    metrics.operation(&operation.id, class, transport.as_str(), &Place::Unsupported);
+                let metrics = metrics.operation(
+                    &operation.id,
+                    class,
+                    transport.as_str(),
+                    &Place::Unsupported,
+                );
                 let served = Arc::new(stand_in(operation));
                 undeclared.push(Undeclared { class, transport, served, metrics });
             }
         }
         for class in Class::ALL {
-            let count = snapshot.operations().iter().filter(|s| s.operation.class == *class).count();
+            let count =
+                snapshot.operations().iter().filter(|s| s.operation.class == *class).count();
             if let Some(gauge) = metrics.common().policy_operations.gauge(*class) {
                 gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
             }

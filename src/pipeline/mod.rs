@@ -18,11 +18,14 @@
 //! connection's own future. A write from `record` on runs in a task that nobody cancels, so that its
 //! entry is finished even when the agent has left.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod live;
+pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
@@ -343,6 +346,8 @@ pub struct Fresh {
     pub unknown: Vec<EntryId>,
     /// The id that the upstream knows it by, where it continues an entry.
     pub continued: Option<Key>,
+    /// The accepted entry that it takes back.
+    pub undoes: Option<EntryId>,
 }
 
 /// A write in the form that will be sent: itself, or its draft.

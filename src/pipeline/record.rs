@@ -14,16 +14,15 @@ use tokio::sync::oneshot;
 use super::live::Live;
 use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
-use super::settle::{
-    Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked,
-};
+use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
 use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
+use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
 use crate::contract::path::Scope;
-use crate::contract::report::CallJson;
+use crate::contract::report::{CallJson, UndoKind};
 use crate::contract::undo::resolve_lookup;
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
@@ -36,6 +35,7 @@ pub struct Recorded {
     attempt: u32,
     after_unknown: bool,
     is_unrecorded: bool,
+    undoes: Option<UndoKind>,
     agent: Agent,
 }
 
@@ -50,6 +50,11 @@ impl Recorded {
         self.after_unknown
     }
 
+    /// Which way it takes an earlier entry back, if it does.
+    pub fn undoes(&self) -> Option<UndoKind> {
+        self.undoes
+    }
+
     /// Whether the agent is still there.
     pub fn agent(&self) -> &Agent {
         &self.agent
@@ -57,11 +62,7 @@ impl Recorded {
 
     /// What a finish names.
     pub fn identity(&self) -> Identity {
-        Identity {
-            entry: self.entry,
-            attempt: self.attempt,
-            is_unrecorded: self.is_unrecorded,
-        }
+        Identity { entry: self.entry, attempt: self.attempt, is_unrecorded: self.is_unrecorded }
     }
 }
 
@@ -191,9 +192,17 @@ async fn begin(
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
                 let after_unknown = fresh.standing.after_unknown;
+                let undoes = undo_kind(shared, fresh.undoes).await;
                 let carried = Arc::new(carried);
-                let is_unrecorded = false;
-                return Ok(Recorded { carried, entry, attempt, after_unknown, is_unrecorded, agent });
+                return Ok(Recorded {
+                    carried,
+                    entry,
+                    attempt,
+                    after_unknown,
+                    is_unrecorded: false,
+                    undoes,
+                    agent,
+                });
             }
             Ok(Begun::Spent) => {
                 let mismatch = Some(Mismatch::Spent);
@@ -226,6 +235,7 @@ async fn begin(
                         attempt: 0,
                         after_unknown: false,
                         is_unrecorded: true,
+                        undoes: None,
                         agent,
                     });
                 }
@@ -235,6 +245,14 @@ async fn begin(
         }
     }
     Err(Err(carried.fresh.write.refuse(Refusal::Overloaded)))
+}
+
+/// Which way a call takes an entry back: as that entry's report offered it.
+async fn undo_kind(shared: &Shared, entry: Option<EntryId>) -> Option<UndoKind> {
+    let stored = shared.ledger.answer(entry?).await.ok()??;
+    let undo = Doc::parse(stored.record.finish?.undo?).ok()?;
+    let kind = undo.root().get("kind")?.as_str()?;
+    UndoKind::from_name(&kind)
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {
@@ -271,7 +289,6 @@ impl Drop for PanicGuard<'_> {
         }
     }
 }
-
 
 /// The reply of a read needs nothing of an entry; kept here so that the type says it.
 impl From<Reply> for Settled {

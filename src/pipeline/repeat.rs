@@ -70,14 +70,16 @@ pub fn judge(asked: &Asked<'_>, priors: &Priors) -> Judgement {
         },
     };
     match judgement {
-        Judgement::Go(standing) if standing.because.is_none() && priors.open_of_stranger.is_some() => {
+        Judgement::Go(standing)
+            if standing.because.is_none() && priors.open_of_stranger.is_some() =>
+        {
             Judgement::Go(Standing {
                 because: Some(Because::Stranger),
                 level: Some(Level::Challenge),
                 ..standing
             })
         }
-        other => other,
+        other @ (Judgement::Go(_) | Judgement::Replay(_) | Judgement::Refuse(_)) => other,
     }
 }
 
@@ -92,7 +94,9 @@ fn by_key(asked: &Asked<'_>, prior: &Prior) -> Judgement {
         State::Begun | State::Waiting => Judgement::Refuse(Refusal::InFlight(prior.entry)),
         State::Accepted => recorded(prior),
         State::Undone => Judgement::Refuse(Refusal::Undone(prior.entry)),
-        State::Rejected => Judgement::Go(Standing { rerun: Some(prior.entry), ..Standing::default() }),
+        State::Rejected => {
+            Judgement::Go(Standing { rerun: Some(prior.entry), ..Standing::default() })
+        }
         State::Unknown => {
             if asked.operation.carrier.allows_redispatch(prior.began_ms, asked.now_ms) {
                 Judgement::Go(Standing {

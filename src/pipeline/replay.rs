@@ -68,6 +68,7 @@ impl Step for Replay {
             expected: priors.expected(),
             newest: priors.by_digest.as_ref().map(|prior| prior.entry),
             unknown: priors.unknown_of_operation,
+            undoes: priors.undoes,
             standing,
             continued,
         };
@@ -104,10 +105,12 @@ pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
 
 /// Counts and refuses a repeat.
 pub fn refuse_repeat(write: &Write, refusal: Refusal) -> Box<Refused> {
-    let result = match &refusal {
-        Refusal::InFlight(_) => DuplicateResult::RefusedInFlight,
-        Refusal::OutcomeUnknown(..) => DuplicateResult::RefusedUnknown,
-        _ => DuplicateResult::RefusedMismatch,
+    let result = if matches!(refusal, Refusal::InFlight(_)) {
+        DuplicateResult::RefusedInFlight
+    } else if matches!(refusal, Refusal::OutcomeUnknown(..)) {
+        DuplicateResult::RefusedUnknown
+    } else {
+        DuplicateResult::RefusedMismatch
     };
     write.metrics.duplicates.count(result);
     write.refuse(refusal)

@@ -6,7 +6,7 @@
 //! conditions look into it; other reads stream.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::Method;
 
@@ -93,7 +93,14 @@ impl Select {
             let payload = ReadPayload::Stream(body);
             self.count(&permit, Class::Read);
             let would = None;
-            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+            return Ok(Lane::Read(Box::new(Read {
+                head,
+                payload,
+                permit,
+                served,
+                metrics,
+                would,
+            })));
         }
         let groups: Vec<&Group> = match &found {
             Found::None => Vec::new(),
@@ -112,6 +119,7 @@ impl Select {
             Some(oddity) => {
                 let refusal = oddity.into_refusal();
                 if mode == Mode::Enforce {
+                    turn_away(&head, body).await;
                     return Err(refusal.into());
                 }
                 Some(refusal.code())
@@ -130,6 +138,7 @@ impl Select {
             let chosen = self.choose_http(&head, &live, &groups, &doc)?;
             if chosen.class == Class::Read {
                 if groups.is_empty() && !body.is_in_memory() && mode == Mode::Enforce {
+                    turn_away(&head, body).await;
                     return Err(Refusal::UndeclaredBody.into());
                 }
                 self.count(&permit, Class::Read);
@@ -190,8 +199,8 @@ impl Select {
             Ok(carried) => merge_key(&mut control, carried, &mut faults),
             Err(refusal) => faults.push(refusal),
         }
-        let is_ambiguous = readers(operation)
-            .any(|(section, names)| doc.is_ambiguous(&section, &names));
+        let is_ambiguous =
+            readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
         if is_ambiguous {
             faults.push(Refusal::AmbiguousMember);
         }
@@ -251,7 +260,14 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Tool(call);
-            return Ok(Lane::Read(Box::new(Read { head, payload, permit, served, metrics, would })));
+            return Ok(Lane::Read(Box::new(Read {
+                head,
+                payload,
+                permit,
+                served,
+                metrics,
+                would,
+            })));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -275,8 +291,8 @@ impl Select {
                 Err(refusal) => faults.push(refusal),
             }
         }
-        let is_ambiguous = readers(operation)
-            .any(|(_, names)| has_case_twin(call.arguments(), &names));
+        let is_ambiguous =
+            readers(operation).any(|(_, names)| has_case_twin(call.arguments(), &names));
         if is_ambiguous {
             faults.push(Refusal::AmbiguousMember);
         }
@@ -443,6 +459,20 @@ impl Select {
     }
 }
 
+/// Reads on a little before a refusal that did not need the body, so that the caller, who is still
+/// sending, gets to read it (pitfall P22). A body that is waited for is never asked for.
+async fn turn_away(head: &Head, body: Body) {
+    if !head.expects_continue && !body.is_in_memory() {
+        let _is_read_to_its_end = payload::discard(body, TURNED_AWAY_BYTES, TURNED_AWAY).await;
+    }
+}
+
+/// What is read of a body that is not wanted: a usual request's, and no more.
+const TURNED_AWAY_BYTES: usize = 64 * 1024;
+
+/// How long it is waited for.
+const TURNED_AWAY: Duration = Duration::from_secs(1);
+
 fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
     use crate::contract::report::Report;
     let mut report = Report::new(chosen.class, chosen.served.operation.id.clone());
@@ -521,8 +551,7 @@ fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choi
 
 /// The body as the digest sees it: a key in the carrier's place is no part of what is asked.
 fn body_without_key(operation: &Operation, body: &BodyDoc) -> Option<BodyDoc> {
-    let (Place::BodyPointer { pointer, .. }, BodyDoc::Json(doc)) =
-        (&operation.carrier.place, body)
+    let (Place::BodyPointer { pointer, .. }, BodyDoc::Json(doc)) = (&operation.carrier.place, body)
     else {
         return None;
     };
@@ -546,9 +575,7 @@ fn readers(operation: &Operation) -> impl Iterator<Item = (String, Vec<String>)>
     let paths = conditions.chain(mapped).filter_map(request_place);
     let assertions = assertions(operation).filter_map(assertion_place);
     let carrier = match &operation.carrier.place {
-        Place::BodyPointer { pointer, .. } => {
-            Some(("body".to_owned(), pointer.tokens().to_vec()))
-        }
+        Place::BodyPointer { pointer, .. } => Some(("body".to_owned(), pointer.tokens().to_vec())),
         Place::Query(name) => Some(("query".to_owned(), vec![name.clone()])),
         Place::Argument(_) | Place::Header(_) | Place::Unsupported => None,
     };

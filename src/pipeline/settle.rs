@@ -24,7 +24,7 @@ use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, OperationId};
-use crate::contract::report::{CallJson, MAX_HEADER, Report};
+use crate::contract::report::{CallJson, MAX_HEADER, Report, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
@@ -91,6 +91,7 @@ impl Step for Settle {
                     identity: recorded.identity(),
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
+                    undoes: recorded.undoes(),
                     agent: recorded.agent().clone(),
                 };
                 let observation = next.run(Attempt::Write(recorded)).await;
@@ -158,7 +159,11 @@ impl About {
             response,
             report,
             entry: None,
-            decision: if self.would.is_some() { Decision::WouldRefuse } else { Decision::Forwarded },
+            decision: if self.would.is_some() {
+                Decision::WouldRefuse
+            } else {
+                Decision::Forwarded
+            },
             metrics: self.metrics,
             class: Class::Read,
             upstream: elapsed,
@@ -207,6 +212,7 @@ struct Case {
     identity: Identity,
     carried: Arc<Carried>,
     after_unknown: bool,
+    undoes: Option<UndoKind>,
     agent: super::Agent,
 }
 
@@ -294,7 +300,11 @@ impl Case {
                     };
                     drop(body);
                     let conclusion = conclude(&self, &Dispatched::lost(cause), None);
-                    return self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed);
+                    return self.noticed(
+                        &Notice::WriteLost(LostReason::Reset),
+                        conclusion,
+                        elapsed,
+                    );
                 }
                 // A call that worked is not turned into an error because its proof is long.
                 let evidence = Evidence {
@@ -409,14 +419,7 @@ impl Case {
     }
 
     /// The answer comes on a stream: the reply is the stream, and the task pumps it.
-    fn streamed(
-        self,
-        parts: Parts,
-        body: Body,
-        id: Id,
-        era: Era,
-        elapsed: Duration,
-    ) -> Settled {
+    fn streamed(self, parts: Parts, body: Body, id: Id, era: Era, elapsed: Duration) -> Settled {
         let headers = parts.headers.clone();
         let case = Arc::new(self);
         let at_answer = {
@@ -497,6 +500,14 @@ impl Case {
     fn finish(&self, conclusion: &Conclusion, answer: Option<Answer>) -> Report {
         let write = self.write();
         conclusion.count(write);
+        if let Some(kind) = self.undoes {
+            let [accepted, rejected, unknown] = &self.shared.metrics.common().undo_calls;
+            match Outcome::from(conclusion.disposition) {
+                Outcome::Accepted => accepted.count(kind),
+                Outcome::Rejected => rejected.count(kind),
+                Outcome::Unknown => unknown.count(kind),
+            }
+        }
         let finished = if self.identity.is_unrecorded {
             None
         } else {
@@ -537,19 +548,22 @@ pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
     let _kept = shared.ledger.finish(finish);
 }
 
-/// The task of a write died after its entry was begun.
+/// The task of a write ended after its entry was begun and before it was finished: it panicked, or the
+/// process stops and drops it.
 pub fn finish_panicked(shared: &Shared, identity: Identity) {
     if identity.is_unrecorded {
         return;
     }
-    tracing::error!(ledger_id = %identity.entry, "the task of a write died: its outcome is unknown");
-    let finish = bare_finish(
-        identity,
-        State::Unknown,
-        Cause::Panic,
-        Disposition::Ambiguous,
-        shared.clock.now_ms(),
-    );
+    let ledger_id = identity.entry;
+    let cause = if std::thread::panicking() {
+        tracing::error!(%ledger_id, "the task of a write died: its outcome is unknown");
+        Cause::Panic
+    } else {
+        tracing::warn!(%ledger_id, "the process stops under a write: its outcome is unknown");
+        Cause::Shutdown
+    };
+    let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
+    let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
     let _kept = shared.ledger.finish(finish);
 }
 
@@ -664,11 +678,8 @@ pub fn recorded_answer(
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
     }
-    let answer = stored.answer.unwrap_or(Answer {
-        status: 200,
-        headers: Vec::new(),
-        body: Vec::new(),
-    });
+    let answer =
+        stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
     match &write.form {
         Form::Http { .. } => {
             let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
@@ -676,10 +687,9 @@ pub fn recorded_answer(
             *response.status_mut() = status;
             let headers = response.headers_mut();
             for (name, value) in answer.headers {
-                if let (Ok(name), Ok(value)) = (
-                    http::HeaderName::from_bytes(name.as_bytes()),
-                    HeaderValue::from_bytes(&value),
-                ) {
+                if let (Ok(name), Ok(value)) =
+                    (http::HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
+                {
                     headers.append(name, value);
                 }
             }
@@ -690,8 +700,8 @@ pub fn recorded_answer(
         Form::Mcp { call, .. } => {
             let recorded = String::from_utf8_lossy(&answer.body);
             let report = report.to_json();
-            let text = mcp_reply::replay(call.id(), call.era(), &recorded, &report)
-                .unwrap_or_else(|_| {
+            let text =
+                mcp_reply::replay(call.id(), call.era(), &recorded, &report).unwrap_or_else(|_| {
                     Notice::Unreplayable.message_of(call.id(), call.era(), &report, Some(entry))
                 });
             (json_response(text), None)
@@ -747,11 +757,7 @@ fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
 }
 
 /// A location under the upstream's authority, as a location under ours (contract section 9).
-fn relocated(
-    shared: &Shared,
-    value: &HeaderValue,
-    authority: Option<&str>,
-) -> Option<HeaderValue> {
+fn relocated(shared: &Shared, value: &HeaderValue, authority: Option<&str>) -> Option<HeaderValue> {
     let settings = &shared.settings;
     let text = value.to_str().ok()?;
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
@@ -787,17 +793,11 @@ fn is_worth_keeping(headers: &HeaderMap, body: &Body) -> bool {
 
 /// The headers that a recorded answer keeps (standards I-9); none may hold a secret.
 fn kept_headers(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    [
-        header::CONTENT_TYPE,
-        header::CONTENT_LANGUAGE,
-        header::LOCATION,
-        header::ETAG,
-        header::LINK,
-    ]
-    .iter()
-    .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
-    .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-    .collect()
+    [header::CONTENT_TYPE, header::CONTENT_LANGUAGE, header::LOCATION, header::ETAG, header::LINK]
+        .iter()
+        .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+        .collect()
 }
 
 /// Whether a finish is not yet durable as far as anybody knows.

@@ -105,9 +105,7 @@ impl Rewriter {
 
 fn stream_head(mut parts: Parts) -> Parts {
     parts.headers.remove(header::CONTENT_LENGTH);
-    parts
-        .headers
-        .insert("x-accel-buffering", HeaderValue::from_static("no"));
+    parts.headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     parts
 }
 
@@ -119,11 +117,8 @@ pub fn read_answer(
     report: String,
     lost: String,
 ) -> Response<Body> {
-    let watched = Watched {
-        id,
-        at_answer: Box::new(move |_| report),
-        at_end: Box::new(move |_| lost),
-    };
+    let watched =
+        Watched { id, at_answer: Box::new(move |_| report), at_end: Box::new(move |_| lost) };
     let source = Rewritten {
         inner: Some(body),
         rewriter: Rewriter::new(watched),

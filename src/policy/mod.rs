@@ -34,6 +34,7 @@ mod reading;
 mod route;
 mod schema;
 mod selectors;
+pub mod settings;
 mod tree;
 mod watch;
 

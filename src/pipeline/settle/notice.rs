@@ -17,7 +17,7 @@ use crate::upstream::{LostReason, NotSentReason};
 
 /// See the module's page.
 #[derive(Debug)]
-pub enum Notice {
+pub(super) enum Notice {
     /// A task of ours died.
     Died,
     /// Not a byte was sent.
@@ -104,7 +104,7 @@ impl Notice {
     }
 
     /// The answer on plain HTTP.
-    pub fn problem(&self, entry: Option<EntryId>) -> Response<Body> {
+    pub(super) fn problem(&self, entry: Option<EntryId>) -> Response<Body> {
         let text = self.text(entry);
         let status = self.status();
         let mut envelope = String::from("{\"code\":");
@@ -140,17 +140,23 @@ impl Notice {
     }
 
     /// The answer over MCP.
-    pub fn result(&self, id: &Id, era: Era, report: &str) -> Response<Body> {
+    pub(super) fn result(&self, id: &Id, era: Era, report: &str) -> Response<Body> {
         json_response(self.message(id, era, report))
     }
 
     /// The message over MCP.
-    pub fn message(&self, id: &Id, era: Era, report: &str) -> String {
+    pub(super) fn message(&self, id: &Id, era: Era, report: &str) -> String {
         self.message_of(id, era, report, None)
     }
 
     /// The message over MCP, with the entry named.
-    pub fn message_of(&self, id: &Id, era: Era, report: &str, entry: Option<EntryId>) -> String {
+    pub(super) fn message_of(
+        &self,
+        id: &Id,
+        era: Era,
+        report: &str,
+        entry: Option<EntryId>,
+    ) -> String {
         let text = self.text(entry);
         let details = self.details(entry);
         let envelope = Envelope {

@@ -24,22 +24,22 @@ use crate::policy::{Choice, Found, choose};
 
 /// What a dispatch came to, before the evidence is looked at.
 #[derive(Debug)]
-pub struct Dispatched {
+pub(super) struct Dispatched {
     /// By the status, or by table MCP-23.
-    pub disposition: Disposition,
+    pub(super) disposition: Disposition,
     /// The fact behind it, where it is no plain answer.
-    pub cause: Option<Cause>,
+    pub(super) cause: Option<Cause>,
     /// The upstream's status.
-    pub status: Option<u16>,
+    pub(super) status: Option<u16>,
     /// The upstream wants more, or answers later.
-    pub is_waiting: bool,
+    pub(super) is_waiting: bool,
     /// The agent is given an answer of the upstream.
-    pub is_answer: bool,
+    pub(super) is_answer: bool,
 }
 
 impl Dispatched {
     /// Nothing was sent.
-    pub fn not_sent() -> Self {
+    pub(super) fn not_sent() -> Self {
         Self {
             disposition: Disposition::NotSent,
             cause: Some(Cause::NotSent),
@@ -50,7 +50,7 @@ impl Dispatched {
     }
 
     /// The answer was lost.
-    pub fn lost(cause: Cause) -> Self {
+    pub(super) fn lost(cause: Cause) -> Self {
         Self {
             disposition: Disposition::Ambiguous,
             cause: Some(cause),
@@ -61,14 +61,13 @@ impl Dispatched {
     }
 
     /// There is an answer.
-    pub fn answered(disposition: Disposition, status: u16) -> Self {
-        let cause =
-            (disposition == Disposition::Ambiguous).then_some(Cause::AmbiguousStatus);
+    pub(super) fn answered(disposition: Disposition, status: u16) -> Self {
+        let cause = (disposition == Disposition::Ambiguous).then_some(Cause::AmbiguousStatus);
         Self { disposition, cause, status: Some(status), is_waiting: false, is_answer: true }
     }
 
     /// The upstream has not answered yet.
-    pub fn waiting(cause: Cause, status: u16) -> Self {
+    pub(super) fn waiting(cause: Cause, status: u16) -> Self {
         Self {
             disposition: Disposition::Ambiguous,
             cause: Some(cause),
@@ -81,15 +80,15 @@ impl Dispatched {
 
 /// What is concluded of one write.
 #[derive(Debug)]
-pub struct Conclusion {
+pub(super) struct Conclusion {
     /// Of the dispatch.
-    pub disposition: Disposition,
+    pub(super) disposition: Disposition,
     /// Of the entry.
-    pub state: State,
+    pub(super) state: State,
     /// The fact behind it.
-    pub cause: Option<Cause>,
+    pub(super) cause: Option<Cause>,
     /// Of the evidence; only for an accepted write.
-    pub verdict: Option<Verdict>,
+    pub(super) verdict: Option<Verdict>,
     status: Option<u16>,
     is_answer: bool,
     upstream_id: Option<String>,
@@ -104,7 +103,7 @@ pub struct Conclusion {
 }
 
 /// Concludes a write from its dispatch and its evidence.
-pub fn conclude(
+pub(super) fn conclude(
     case: &Case,
     dispatched: &Dispatched,
     evidence: Option<&Evidence<'_>>,
@@ -239,7 +238,7 @@ impl Conclusion {
     }
 
     /// What the ledger records.
-    pub fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
+    pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
         let is_kept = matches!(self.state, State::Accepted);
         Finish {
             entry: case.identity.entry,
@@ -264,12 +263,15 @@ impl Conclusion {
     }
 
     /// What the agent is told.
-    pub fn report(&self, case: &Case, finished: Option<Finished>) -> Report {
+    pub(super) fn report(&self, case: &Case, finished: Option<Finished>) -> Report {
         let mut report = case.write().report();
         report.idempotency_key = case.carried.key.clone();
         report.ledger_id = Some(case.carried.ledger_id.clone());
         report.entry = Some(case.identity.entry);
+        // A further attempt that was not sent says nothing of the first one.
+        let is_still_unknown = case.after_unknown && self.disposition == Disposition::NotSent;
         report.outcome = match self.state {
+            State::Rejected if is_still_unknown => Some(Outcome::Unknown),
             State::Accepted | State::Undone => Some(Outcome::Accepted),
             State::Rejected => Some(Outcome::Rejected),
             State::Unknown => Some(Outcome::Unknown),
@@ -292,7 +294,7 @@ impl Conclusion {
     }
 
     /// Counts what was concluded.
-    pub fn count(&self, write: &Write) {
+    pub(super) fn count(&self, write: &Write) {
         write.metrics.outcomes.count(self.disposition);
         if let Some(verdict) = self.verdict {
             write.metrics.verdicts.count(verdict);
@@ -326,9 +328,10 @@ fn is_what_it_says(live: &Live, call: &FollowUp, resolved: &Resolved) -> Result<
         Choice::Undeclared { .. } => false,
     };
     if let Some(tool) = &resolved.tool {
-        let group = live.snapshot.find_tool(tool).ok_or_else(|| Unavailable::NotServed {
-            operation: wanted.clone(),
-        })?;
+        let group = live
+            .snapshot
+            .find_tool(tool)
+            .ok_or_else(|| Unavailable::NotServed { operation: wanted.clone() })?;
         let arguments = Doc::parse(resolved.arguments_json()).map_err(|_| other())?;
         let request = Request::Arguments(arguments.root());
         let scope = Scope { request, response: None, key: None };
@@ -394,8 +397,7 @@ fn mark(call: &Resolved) -> Option<Digest> {
             Some(http_mark(method, target, form))
         }
         Err(_) => {
-            let form =
-                BodyForm::Opaque("application/x-www-form-urlencoded", body.as_bytes());
+            let form = BodyForm::Opaque("application/x-www-form-urlencoded", body.as_bytes());
             Some(http_mark(method, target, form))
         }
     }

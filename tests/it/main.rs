@@ -1,0 +1,36 @@
+//! Behaviour over real sockets: a real sidecar, a scripted upstream, a client that sends what it likes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "helpers of tests fail the test, and are used within this binary"
+)]
+
+mod support;
+
+/// Time: expiry, late answers, delivery.
+mod clocks;
+/// The commands beside a running sidecar.
+mod commands;
+/// Processes that die, disks that fail, and the end.
+mod crash;
+/// The guided run of the binary.
+mod demo;
+/// The shipped policies.
+mod examples;
+/// Readers of foreign bytes, on bytes that are not what they expect.
+mod fuzzed;
+/// HTTP/2 in front.
+mod h2;
+/// Agents that leave.
+mod hangup;
+/// Plain HTTP: reads, refusals, headers, bodies.
+mod http;
+/// The layers of the sources, and what no file may hold.
+mod layers;
+/// MCP over streamable HTTP.
+mod mcp;
+/// Writes: confirmation, keys, repeats, unknown outcomes, undo.
+mod writes;

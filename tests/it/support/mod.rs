@@ -1,0 +1,11 @@
+//! What the tests stand on.
+
+pub mod agent;
+pub mod process;
+pub mod sidecar;
+pub mod upstream;
+pub mod wait;
+
+pub use agent::Agent;
+pub use sidecar::Sidecar;
+pub use upstream::{Act, Upstream};

@@ -1,0 +1,190 @@
+//! A sidecar in this process: the real stack on a real socket with a real ledger file.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use takeback::admit::Places;
+use takeback::call::payload::Budget;
+use takeback::clock::{Clock, ManualClock};
+use takeback::contract::class::Mode;
+use takeback::ledger::{Embedded, Ledger, Options};
+use takeback::mcp::Methods;
+use takeback::metrics::Metrics;
+use takeback::pipeline::confirmation::Sealer;
+use takeback::pipeline::live::{Live, Policies};
+use takeback::pipeline::{Limits, Settings, Shared, Timeouts};
+use takeback::policy;
+use takeback::proxy::{Context, stack};
+use takeback::server::{self, Drain};
+use takeback::tasks::Tasks;
+use takeback::upstream::{self, Authority};
+use tower::Service;
+
+use super::{Agent, Upstream};
+
+pub struct Sidecar {
+    pub address: SocketAddr,
+    pub shared: Arc<Shared>,
+    _drain: Drain,
+    pub places: Places,
+    pub ledger_path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// How a sidecar is made.
+pub struct Setup {
+    pub policy: String,
+    pub mode: Mode,
+    pub timeouts: Timeouts,
+    pub limits: Limits,
+    pub base: &'static str,
+    pub places: usize,
+    pub clock: Option<Clock>,
+    pub delivered_after: Duration,
+}
+
+impl Setup {
+    pub fn new(policy: &str) -> Self {
+        let long = Duration::from_secs(60);
+        Self {
+            policy: policy.to_owned(),
+            mode: Mode::Enforce,
+            timeouts: Timeouts { connect: long, head: long, idle: long, total: long },
+            limits: Limits {
+                request_body_bytes: 1 << 20,
+                response_body_bytes: 1 << 20,
+                request_idle: long,
+            },
+            base: "",
+            places: 256,
+            clock: None,
+            delivered_after: long,
+        }
+    }
+
+    /// A clock that the test moves.
+    pub fn manual_clock(mut self) -> (Self, ManualClock) {
+        let (clock, hand) = Clock::manual(1_800_000_000_000);
+        self.clock = Some(clock);
+        (self, hand)
+    }
+
+    pub fn start(self, upstream: &Upstream) -> Sidecar {
+        self.start_at(upstream.address)
+    }
+
+    pub fn start_at(self, upstream: SocketAddr) -> Sidecar {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger_path = directory.path().join("ledger.db");
+        let (store, _) = Embedded::open(&ledger_path, Options::default(), 0).unwrap();
+        let ledger = Ledger::Embedded(store);
+        let compiled = policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]);
+        assert!(!compiled.has_errors(), "{}", compiled.human());
+        let metrics = Metrics::new().unwrap();
+        let live = Live::new(compiled.snapshot.unwrap(), &metrics);
+        let tasks = Tasks::new();
+        let shared = Arc::new(Shared {
+            policies: Policies::new(live),
+            sealer: Sealer::new(ledger.sealing_key()),
+            ledger,
+            metrics,
+            clock: self.clock.clone().unwrap_or_else(|| Clock::system(0)),
+            budget: Budget::new(64 << 20),
+            settings: Settings {
+                report_header: takeback::http::headers::REPORT,
+                mode: self.mode,
+                limits: self.limits.clone(),
+                timeouts: self.timeouts,
+                pseudonym: "takeback-test".to_owned(),
+                upstream_authority: upstream.to_string(),
+                upstream_base: self.base.to_owned(),
+                upstream_headers: Vec::new(),
+            },
+            tasks: tasks.clone(),
+        });
+        let limits = server::Limits { delivered_after: self.delivered_after, ..Default::default() };
+        let one = NonZeroUsize::new(1).unwrap();
+        let listener =
+            server::bind("127.0.0.1:0".parse().unwrap(), one, &limits).unwrap().pop().unwrap();
+        let address = listener.address();
+        let drain = Drain::new();
+        let places = Places::new(self.places);
+        let (cx_shared, cx_drain, cx_places) = (Arc::clone(&shared), drain.clone(), places.clone());
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let authority = Authority::new(&upstream.ip().to_string(), upstream.port()).unwrap();
+            runtime.block_on(async move {
+                let cx = Context {
+                    shared: cx_shared,
+                    upstream: upstream::Upstream::new(
+                        upstream::Config::new(authority),
+                        tasks.clone(),
+                    ),
+                    places: cx_places,
+                    mcp_paths: vec!["/mcp".to_owned()].into(),
+                    methods: Arc::new(Methods::new([])),
+                    draining: Arc::new(AtomicBool::new(false)),
+                };
+                let stack = stack(&cx);
+                let serve = move |arrival| {
+                    let mut stack = stack.clone();
+                    async move {
+                        match stack.call(arrival).await {
+                            Ok(response) => response,
+                            Err(never) => match never {},
+                        }
+                    }
+                };
+                listener.serve(serve, tasks.clone(), cx_drain).await.unwrap();
+                tasks.wait_idle().await;
+            });
+        });
+        Sidecar { address, shared, _drain: drain, places, ledger_path, _directory: directory }
+    }
+}
+
+impl Sidecar {
+    pub fn start(policy: &str, upstream: &Upstream) -> Self {
+        Setup::new(policy).start(upstream)
+    }
+
+    pub fn agent(&self) -> Agent {
+        Agent::connect(self.address)
+    }
+
+    /// The state and cause of every entry, oldest first, as a ledger reader sees them once nothing is
+    /// queued any more.
+    pub fn entries(&self) -> Vec<(String, String)> {
+        let connection = rusqlite::Connection::open_with_flags(
+            &self.ledger_path,
+            rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
+        )
+        .unwrap();
+        let mut rows = connection
+            .prepare("SELECT state, coalesce(cause, '') FROM entries ORDER BY entry")
+            .unwrap();
+        rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap()
+    }
+
+    /// Waits until the entries are these.
+    pub fn wait_entries(&self, expected: &[(&str, &str)]) {
+        let expected: Vec<(String, String)> =
+            expected.iter().map(|(s, c)| ((*s).to_owned(), (*c).to_owned())).collect();
+        let mut seen = Vec::new();
+        let reached = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            super::wait::until("entries", || {
+                seen = self.entries();
+                (seen == expected).then_some(())
+            });
+        }));
+        assert!(reached.is_ok(), "expected {expected:?}, the ledger has {seen:?}");
+    }
+}

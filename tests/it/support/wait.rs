@@ -1,0 +1,16 @@
+//! Waiting for a level, with a bound, never for a time.
+
+use std::time::{Duration, Instant};
+
+/// Waits until `level` gives something; fails the test after 20 s.
+#[expect(clippy::disallowed_methods, reason = "the bound of a wait is real time")]
+pub fn until<T>(what: &str, mut level: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(reached) = level() {
+            return reached;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
