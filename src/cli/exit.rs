@@ -61,7 +61,7 @@ impl From<AppError> for Failure {
                 (UNAVAILABLE, "is another process there, or give another --listen")
             }
             AppError::Ledger { source, .. } => open_error(source),
-            AppError::NoPolicy { .. } | AppError::Policy { .. } => {
+            AppError::Policy { .. } => {
                 (CONFIG, "`takeback check DIR` says what is wrong with a policy")
             }
             AppError::Runtime(_) => (SYSTEM, ""),
