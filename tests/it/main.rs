@@ -32,5 +32,7 @@ mod http;
 mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
+/// Policies that change under calls, and the commands about them.
+mod reload;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;
