@@ -126,7 +126,7 @@ fn i1_a_link_that_is_swapped_twice_in_a_row_is_followed() {
     wait_class(&process, "compensable");
 
     let revisions: BTreeSet<String> =
-        home.query("SELECT DISTINCT hex(policy_revision) FROM entries").into_iter().collect();
+        home.query("SELECT DISTINCT hex(policy_revision) FROM entry").into_iter().collect();
     assert_eq!(revisions.len(), 2, "each entry names the policy that it was made under");
 }
 
@@ -371,7 +371,10 @@ fn i1_a_thousand_swaps_under_load_lose_no_call_and_mix_none() {
         open.is_empty().then_some(())
     });
     let recorded: BTreeSet<String> = home
-        .query("SELECT entry || ' ' || class || ' ' || lower(hex(policy_revision)) FROM entries")
+        .query(
+            "SELECT entry || ' ' || e.class || ' ' || lower(hex(policy_revision)) \
+             FROM entry e JOIN entries USING (number)",
+        )
         .into_iter()
         .collect();
     let expected: BTreeSet<String> = answered
