@@ -10,6 +10,8 @@
 
 mod support;
 
+/// Cases from public bug reports that no other file names.
+mod cases;
 /// Time: expiry, late answers, delivery.
 mod clocks;
 /// The commands beside a running sidecar.
