@@ -7,7 +7,6 @@
 //! Times say what to look at; what counts is the proxy's own CPU against nginx's (`benches/proxy/run`).
 
 #![expect(clippy::expect_used, reason = "a bench may stop")]
-#![expect(missing_docs, reason = "criterion's macros write functions")]
 
 use std::hint::black_box;
 

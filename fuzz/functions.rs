@@ -21,8 +21,11 @@ use takeback::mcp::sse::Splitter;
 use takeback::pipeline::confirmation::{Binding, PREFIX, Sealer};
 use takeback::policy;
 
+/// A name, a function, and a text that it reads in part.
+pub type Function = (&'static str, fn(&[u8]), &'static str);
+
 /// All of them, with a text that each reads in part, to mutate from.
-pub const ALL: &[(&str, fn(&[u8]), &str)] = &[
+pub const ALL: &[Function] = &[
     ("json", json, r#"{"a":[1,-0.5e+3,"\u00e9\ud83d\ude00",null,true],"b":{"c":""}}"#),
     ("path", path, "request.body.items[0].name?"),
     ("pointer", pointer, "/items/0/a~1b~0c"),
@@ -262,8 +265,7 @@ pub fn key(bytes: &[u8]) {
 
 /// A confirmation token: nobody but the sealer makes one.
 pub fn token(bytes: &[u8]) {
-    let digest =
-        RequestDigest::http(&Method::POST, "/a", &HeaderMap::new(), &[], BodyForm::None);
+    let digest = RequestDigest::http(&Method::POST, "/a", &HeaderMap::new(), &[], BodyForm::None);
     let operation = Digest([7; 32]);
     let binding = Binding { principal: "p", operation, digest: &digest, newest: None };
     let sealer = Sealer::new([1; 32]);

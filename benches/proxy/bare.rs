@@ -67,8 +67,7 @@ fn on_every_core<F: Future<Output = ()> + 'static>(serve: impl Fn() -> F + Send 
 
 fn listen(address: SocketAddr) -> TcpListener {
     let bound = || -> std::io::Result<TcpListener> {
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         socket.set_nonblocking(true)?;
@@ -88,9 +87,11 @@ async fn serve_upstream(address: SocketAddr) {
             let read = read.clone();
             async move {
                 let is_read = request.method() == Method::GET;
-                let asked = request.into_body().collect().await.map_or(Bytes::new(), |body| {
-                    body.to_bytes()
-                });
+                let asked = request
+                    .into_body()
+                    .collect()
+                    .await
+                    .map_or(Bytes::new(), |body| body.to_bytes());
                 // A tool call is answered under its id, which the driver keeps at 1.
                 let body = if asked.starts_with(br#"{"jsonrpc""#) {
                     let text = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#;
