@@ -82,17 +82,29 @@ pub fn stack(
 + 'static
 + use<> {
     let shared = || Arc::clone(&cx.shared);
+    let settings = &cx.shared.settings;
+    let hop = Arc::new(Hop::new(
+        &settings.upstream_authority,
+        &settings.upstream_base,
+        &settings.pseudonym,
+        &settings.upstream_headers,
+    ));
+    let dispatch =
+        Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    // What a read is past `select`: no entry, no confirmation, the same settling and sending.
+    let reads =
+        ServiceBuilder::new().layer(step(Settle { shared: shared() })).service(dispatch.clone());
     // One type per stage of a call's life: a step that is moved, dropped or doubled no longer has the
     // type that its neighbour wants, and this does not compile.
     let pipeline = ServiceBuilder::new()
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
-        .layer(step(Select { shared: shared() }))
+        .layer(step(Select { shared: shared(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
         .layer(step(StageForm))
         // Before record: building the request may refuse, and a begun entry is always sendable.
-        .layer(step(Carry { shared: shared() }))
+        .layer(step(Carry { hop: Arc::clone(&hop) }))
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
@@ -100,17 +112,28 @@ pub fn stack(
         // Inside record's task: an outcome is settled even if the agent has left.
         .layer(step(Settle { shared: shared() }))
         // Never fails: a lost answer is an observation.
-        .service(Dispatch { shared: shared(), upstream: cx.upstream.clone() });
+        .service(dispatch);
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { cx: cx.clone(), pipeline })
+        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
-#[derive(Clone)]
 struct Codec<P> {
+    edge: Arc<Edge<P>>,
+}
+
+impl<P> Clone for Codec<P> {
+    fn clone(&self) -> Self {
+        Self { edge: Arc::clone(&self.edge) }
+    }
+}
+
+/// What all calls of one worker use.
+struct Edge<P> {
     cx: Context,
+    hop: Arc<Hop>,
     pipeline: P,
 }
 
@@ -126,9 +149,9 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
     }
 
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
-        // The one box per call. The clone is handles only.
-        let this = self.clone();
-        Box::pin(async move { Ok(this.answer(arrival).await) })
+        // The one box of a read.
+        let edge = Arc::clone(&self.edge);
+        Box::pin(async move { Ok(edge.answer(arrival).await) })
     }
 }
 
@@ -138,8 +161,8 @@ enum Voice {
     Mcp(Id, Era),
 }
 
-impl<P: Stage<Call, Answer = Answered>> Codec<P> {
-    async fn answer(self, arrival: Arrival) -> Response<Body> {
+impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+    async fn answer(&self, arrival: Arrival) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -155,7 +178,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         let settings = &shared.settings;
         let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
         let decoded = origin.and_then(|()| {
-            decode(parts, peer.address.ip(), &settings.report_header, &settings.pseudonym)
+            decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
         });
         let Decoded { head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
@@ -165,7 +188,9 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
         }
         if is_mcp {
-            return self.mcp(head, control, oddity, body, permit, peer, began).await;
+            // Boxed, so that a plain read's future has no room for a message's.
+            let answering = self.mcp(head, control, oddity, body, permit, peer, began);
+            return Box::pin(answering).await;
         }
         if head.method == Method::OPTIONS && ends_here(&head) {
             return Response::new(Body::empty());
@@ -271,14 +296,8 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         {
             return self.refuse(oddity.into_refusal().into(), Voice::Http);
         }
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
         let headers = head.headers.clone();
-        let parts = match encode::request_head(&head, headers, None, hop) {
+        let parts = match encode::request_head(&head, headers, None, &self.hop) {
             Ok(parts) => parts,
             Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
         };

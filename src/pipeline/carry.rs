@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::step::{Next, Stage, Step};
-use super::{Answered, Carried, Form, Fresh, Lane, Refused, Shared, Staged, Wire};
+use super::{Answered, Carried, Form, Fresh, Refused, Staged, Wire};
 use crate::call::refusal::Refusal;
 use crate::contract::class::Mode;
 use crate::contract::key::{Carrier, Key, Place};
@@ -17,27 +17,24 @@ use crate::metrics::KeyResult;
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Carry {
-    /// What all workers share.
-    pub shared: Arc<Shared>,
+    /// What every request to the upstream says.
+    pub hop: Arc<Hop>,
 }
 
 impl Step for Carry {
-    type In = Lane<Staged>;
-    type Out = Lane<Carried>;
+    type In = Box<Staged>;
+    type Out = Box<Carried>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Carried>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Carried>, Answer = Answered>>(
         &self,
-        lane: Lane<Staged>,
+        staged: Box<Staged>,
         next: Next<'_, N>,
     ) -> Answered {
-        let Staged(fresh) = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(staged) => *staged,
-        };
+        let Staged(fresh) = *staged;
         let carried = self.carry(fresh)?;
-        next.run(Lane::Write(Box::new(carried))).await
+        next.run(Box::new(carried)).await
     }
 }
 
@@ -74,7 +71,6 @@ impl Carry {
 
     fn wire(&self, fresh: &Fresh, carrier: &Carrier, key: &Key) -> Result<Wire, Refusal> {
         let write = &fresh.write;
-        let settings = &self.shared.settings;
         let is_declared =
             write.operation().id.as_str() != "_undeclared" && write.mode == Mode::Enforce;
         let mut headers = encode::forwarded_headers(&write.head.headers, carrier, is_declared);
@@ -119,13 +115,7 @@ impl Carry {
         };
         ask_for_identity(&mut headers);
         set_length(&mut headers, &write.head.method, body.len());
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
-        let head = encode::request_head(&write.head, headers, target.as_deref(), hop)?;
+        let head = encode::request_head(&write.head, headers, target.as_deref(), &self.hop)?;
         Ok(Wire { head, body })
     }
 }

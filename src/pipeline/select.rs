@@ -12,8 +12,9 @@ use http::Method;
 
 use super::confirmation::PREFIX;
 use super::live::Live;
+use super::settle::Settled;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Form, Lane, Read, ReadPayload, Refused, Shared, Write};
+use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
 use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
@@ -36,29 +37,41 @@ use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 
 /// See the module's page.
 #[derive(Clone, Debug)]
-pub struct Select {
+pub struct Select<R> {
     /// What all workers share.
     pub shared: Arc<Shared>,
+    /// Where reads go on: they leave the way of the writes here.
+    pub reads: R,
 }
 
-impl Step for Select {
+/// What a call is.
+enum Selected {
+    Read(Box<Read>),
+    Write(Box<Write>),
+}
+
+impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
     type In = Call;
-    type Out = Lane<Write>;
+    type Out = Box<Write>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Write>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Write>, Answer = Answered>>(
         &self,
         call: Call,
         next: Next<'_, N>,
     ) -> Answered {
         let Call { head, control, payload, oddity, permit } = call;
         let live = self.shared.policies.load();
-        let lane = match payload {
+        let selected = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
             Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live)?,
         };
-        next.run(lane).await
+        match selected {
+            Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
+            // Boxed, or every read's future would have room for all that a write may wait for.
+            Selected::Write(write) => Box::pin(next.run(write)).await,
+        }
     }
 }
 
@@ -71,7 +84,7 @@ struct Chosen {
     mode: Mode,
 }
 
-impl Select {
+impl<R> Select<R> {
     async fn http(
         &self,
         head: Head,
@@ -80,7 +93,7 @@ impl Select {
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let found = live.snapshot.find_http(&head.method, head.path());
         // The usual read: one operation, no condition, nothing odd. It streams.
         if let (Found::One(group), None) = (&found, &oddity)
@@ -93,7 +106,7 @@ impl Select {
             let payload = ReadPayload::Stream(body);
             self.count(&permit, Class::Read);
             let would = None;
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -144,7 +157,7 @@ impl Select {
                 self.count(&permit, Class::Read);
                 let Chosen { served, metrics, .. } = chosen;
                 let payload = ReadPayload::Stream(body);
-                return Ok(Lane::Read(Box::new(Read {
+                return Ok(Selected::Read(Box::new(Read {
                     head,
                     payload,
                     permit,
@@ -169,7 +182,7 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Whole(collected);
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -192,7 +205,7 @@ impl Select {
         doc: RequestDoc,
         body: Collected,
         mut would: Option<&'static str>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let operation = &chosen.served.operation;
         let mut faults = Vec::new();
         match encode::carried_key(&operation.carrier, &head, doc.body.value()) {
@@ -239,7 +252,7 @@ impl Select {
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let found = live.snapshot.find_tool(call.name());
         let request = Request::Arguments(call.arguments());
         let scope = Scope { request, response: None, key: None };
@@ -260,7 +273,7 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Tool(call);
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -329,12 +342,12 @@ impl Select {
         digest: RequestDigest,
         form: Form,
         would: Option<&'static str>,
-    ) -> Lane<Write> {
+    ) -> Selected {
         let Chosen { served, metrics, class, level, mode } = chosen;
         self.count(&permit, class);
         let principal = self.principal(&head);
         let arrived: Instant = self.shared.clock.instant();
-        Lane::Write(Box::new(Write {
+        Selected::Write(Box::new(Write {
             id: self.shared.entry_id(),
             head,
             control,

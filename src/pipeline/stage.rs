@@ -6,7 +6,7 @@
 //! are not performed yet, and asking for one is refused.
 
 use super::step::{Next, Stage, Step};
-use super::{Answered, Fresh, Lane, Staged};
+use super::{Answered, Fresh, Staged};
 use crate::call::refusal::Refusal;
 
 /// See the module's page.
@@ -14,20 +14,16 @@ use crate::call::refusal::Refusal;
 pub struct StageForm;
 
 impl Step for StageForm {
-    type In = Lane<Fresh>;
-    type Out = Lane<Staged>;
+    type In = Box<Fresh>;
+    type Out = Box<Staged>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Staged>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Staged>, Answer = Answered>>(
         &self,
-        lane: Lane<Fresh>,
+        fresh: Box<Fresh>,
         next: Next<'_, N>,
     ) -> Answered {
-        let fresh = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(fresh) => fresh,
-        };
         if fresh.write.control.stage {
             let refusal = match fresh.write.operation().draft {
                 Some(_) => Refusal::DraftUnavailable("drafts are not performed by this proxy"),
@@ -35,6 +31,6 @@ impl Step for StageForm {
             };
             return Err(fresh.write.refuse(refusal));
         }
-        next.run(Lane::Write(Box::new(Staged(*fresh)))).await
+        next.run(Box::new(Staged(*fresh))).await
     }
 }
