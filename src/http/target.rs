@@ -213,7 +213,10 @@ mod tests {
             authority(&target.parse().unwrap(), &headers, version).map_err(|r| r.code())
         };
         assert_eq!(name("/a", Some("h:1"), Version::HTTP_11), Ok(Some("h:1".parse().unwrap())));
-        assert_eq!(name("http://h:1/a", Some("H:1"), Version::HTTP_11), Ok(Some("h:1".parse().unwrap())));
+        assert_eq!(
+            name("http://h:1/a", Some("H:1"), Version::HTTP_11),
+            Ok(Some("h:1".parse().unwrap()))
+        );
         assert_eq!(name("http://h/a", None, Version::HTTP_2), Ok(Some("h".parse().unwrap())));
         assert_eq!(name("/a", None, Version::HTTP_10), Ok(None));
         for (target, host) in [

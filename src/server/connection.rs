@@ -85,7 +85,8 @@ where
 
     let shared = Arc::new(Shared::default());
     let state = Arc::new(State::default());
-    let Ok(forwarded) = HeaderValue::from_maybe_shared(Bytes::from(address.ip().to_string())) else {
+    let Ok(forwarded) = HeaderValue::from_maybe_shared(Bytes::from(address.ip().to_string()))
+    else {
         return Ended::Closed;
     };
     let delivery = DeliveryHandle::new(Arc::clone(&shared));
