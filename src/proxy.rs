@@ -5,6 +5,8 @@
 //! writes the answer. From there out the error is `Infallible`: an error that reached hyper would close
 //! the connection without an answer (pitfall P8).
 
+mod passing;
+
 use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service, ServiceBuilder};
 
@@ -25,11 +27,10 @@ use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
-use crate::contract::class::{Level, Mode};
+use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
-use crate::http::encode::{self, Hop};
-use crate::http::{headers as http_headers, reply as http_reply};
+use crate::http::reply as http_reply;
 use crate::ledger::Ledger;
 use crate::mcp::headers::{check_form, check_headers};
 use crate::mcp::jsonrpc::{Id, Message, Rejection};
@@ -37,6 +38,7 @@ use crate::mcp::reply::{Envelope, refusal as mcp_refusal};
 use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
+use crate::pipeline::ask::Ask;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
@@ -48,7 +50,7 @@ use crate::pipeline::stage::StageForm;
 use crate::pipeline::step::{Stage, step};
 use crate::pipeline::{Answered, Refused, Reply, Shared};
 use crate::server::{Arrival, Delivery, Peer};
-use crate::upstream::{Clocks, Sent, Upstream};
+use crate::upstream::Upstream;
 
 /// What one worker's stack is made from.
 #[derive(Clone, Debug)]
@@ -86,7 +88,10 @@ pub fn stack(
     // type that its neighbour wants, and this does not compile.
     let pipeline = ServiceBuilder::new()
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
-        .layer(step(Select { shared: shared() }))
+        .layer(step(Select {
+            shared: shared(),
+            ask: Ask { shared: shared(), upstream: cx.upstream.clone() },
+        }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
@@ -188,7 +193,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         began: Instant,
     ) -> Response<Body> {
         if head.method != Method::POST {
-            return self.pass(head, oddity, body, permit).await;
+            return self.pass_bare(head, oddity, body, permit).await;
         }
         let read = self.read_message(&head, body).await;
         let (message, collected) = match read {
@@ -204,7 +209,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             Ok(Route::Pass) => {
                 let bytes = message.body().clone();
                 let body = Body::full(bytes).hold(collected);
-                return self.pass(head, oddity, body, permit).await;
+                return self.pass_message(head, oddity, &message, body, permit).await;
             }
             Err(rejection) => return self.reject(&rejection),
         }
@@ -254,53 +259,9 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             Err(rejection) => Err(Box::new(self.reject(&rejection))),
         }
     }
+}
 
-    /// Passes a message that is no call: it streams both ways, without a report and without our clocks
-    /// on its length, because it may be a stream that rests.
-    async fn pass(
-        &self,
-        head: Head,
-        oddity: Option<Oddity>,
-        body: Body,
-        permit: Permit,
-    ) -> Response<Body> {
-        let shared = &self.cx.shared;
-        let settings = &shared.settings;
-        if let Some(oddity) = oddity
-            && settings.mode == Mode::Enforce
-        {
-            return self.refuse(oddity.into_refusal().into(), Voice::Http);
-        }
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
-        let headers = head.headers.clone();
-        let parts = match encode::request_head(&head, headers, None, hop) {
-            Ok(parts) => parts,
-            Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
-        };
-        let clocks = Clocks {
-            connect: settings.timeouts.connect,
-            head: settings.timeouts.head,
-            idle: None,
-            total: None,
-        };
-        match self.cx.upstream.send(Request::from_parts(parts, body), &clocks).await {
-            Sent::Answer(answer) => {
-                let (mut parts, body) = answer.into_parts();
-                let stripped =
-                    http_headers::sift_answer(&mut parts.headers, &settings.report_header);
-                shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
-                Response::from_parts(parts, body.hold(permit))
-            }
-            Sent::NotSent(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
-            Sent::Lost(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
-        }
-    }
-
+impl<P> Codec<P> {
     /// Writes the pipeline's answer, counts it, and watches its delivery.
     fn written(
         &self,
@@ -315,19 +276,27 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             Voice::Http => Transport::Http,
             Voice::Mcp(..) => Transport::Mcp,
         };
-        let (mut response, class, upstream, entry) = match answered {
+        let (mut response, class, upstream, entry, elsewhere) = match answered {
             Ok(reply) => {
-                let Reply { mut response, report, entry, decision, metrics, class, upstream } =
-                    reply;
+                let Reply {
+                    mut response,
+                    report,
+                    entry,
+                    decision,
+                    metrics,
+                    class,
+                    upstream,
+                    elsewhere,
+                } = reply;
                 metrics.requests.count(decision);
                 if let Some(report) = report {
                     http_reply::put_report(&mut response, &shared.settings.report_header, report);
                 }
-                (response, class, upstream, entry)
+                (response, class, upstream, entry, elsewhere)
             }
             Err(refused) => {
                 let class = refused.class;
-                (self.refuse(refused, voice), class, Duration::ZERO, None)
+                (self.refuse(refused, voice), class, Duration::ZERO, None, None)
             }
         };
         let common = shared.metrics.common();
@@ -351,7 +320,9 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             Some(entry) => {
                 let ledger: Ledger = shared.ledger.clone();
                 peer.delivery.follow(body, move |delivery| {
-                    if delivery == Delivery::Delivered {
+                    let is_in_it =
+                        elsewhere.is_none_or(|elsewhere| !elsewhere.load(Ordering::Acquire));
+                    if delivery == Delivery::Delivered && is_in_it {
                         ledger.delivered(entry);
                     }
                 })

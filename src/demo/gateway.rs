@@ -123,8 +123,7 @@ async fn answer(
         return speak_mcp(shared, &head, &body);
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
-    let call =
-        rest::Call { method: &head.method, path: head.uri.path(), key, body: body.as_ref() };
+    let call = rest::Call { method: &head.method, path: head.uri.path(), key, body: body.as_ref() };
     match rest::answer(&mut shared.lock().world, &call) {
         rest::Reply::Answer(answer) => Ok(json(answer.status, &answer.body)),
         rest::Reply::Lost => Err(Lost),

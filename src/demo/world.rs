@@ -230,11 +230,7 @@ impl World {
     }
 
     /// Opens an issue; the answer's `number` names it.
-    pub(super) fn create_issue(
-        &mut self,
-        title: &str,
-        body: Option<&str>,
-    ) -> Result<Value, Fault> {
+    pub(super) fn create_issue(&mut self, title: &str, body: Option<&str>) -> Result<Value, Fault> {
         if title.is_empty() {
             return Err(Fault::Invalid("title is empty"));
         }

@@ -188,6 +188,11 @@ impl Answer {
         &self.body
     }
 
+    /// The document, where it could be read.
+    pub fn doc(&self) -> Option<&Doc> {
+        self.doc.as_ref()
+    }
+
     /// What became of the effect, by table MCP-23, and what decided it.
     ///
     /// `is_error` is how a result with `isError: true` counts for this operation.
@@ -270,7 +275,7 @@ impl Answer {
     }
 
     /// The result, under our id.
-    fn result(&self) -> Option<Value<'_>> {
+    pub fn result(&self) -> Option<Value<'_>> {
         match self.kind {
             Kind::WrongId { .. } => None,
             Kind::Error { .. }

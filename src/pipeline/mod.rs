@@ -20,10 +20,12 @@
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod ask;
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
+pub mod elsewhere;
 pub mod live;
 pub mod record;
 pub mod repeat;
@@ -41,7 +43,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
-use crate::call::digest::RequestDigest;
+use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
@@ -53,11 +55,14 @@ use crate::contract::path::Request;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::ledger::{Expected, Ledger};
+use crate::mcp::catalog::Catalog;
 use crate::mcp::request::ToolCall;
+use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
 use crate::metrics::{Decision, Metrics, OperationMetrics};
 use crate::policy::Served;
 use crate::tasks::Tasks;
 use confirmation::{Nonce, Sealer};
+use elsewhere::Elsewhere;
 use live::{Live, Policies};
 use repeat::Standing;
 
@@ -104,6 +109,32 @@ pub struct Settings {
     pub upstream_base: String,
     /// Headers that every request to the upstream carries: its credential, where we hold it.
     pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
+    /// What is special to MCP.
+    pub mcp: McpSettings,
+}
+
+/// What the steps are told of MCP.
+#[derive(Clone, Debug)]
+pub struct McpSettings {
+    /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
+    pub trust_annotations: bool,
+}
+
+impl Default for McpSettings {
+    fn default() -> Self {
+        Self { trust_annotations: false }
+    }
+}
+
+/// What was seen of MCP and is remembered, in memory and bounded.
+#[derive(Debug, Default)]
+pub struct McpState {
+    /// Tools, as callers were shown them.
+    pub catalog: Catalog,
+    /// What the clients of sessions can do.
+    pub sessions: Sessions,
+    /// Calls whose answer comes elsewhere.
+    pub elsewhere: Elsewhere,
 }
 
 /// What all workers share.
@@ -125,9 +156,33 @@ pub struct Shared {
     pub sealer: Sealer,
     /// Tasks that a drain waits for.
     pub tasks: Tasks,
+    /// What was seen of MCP.
+    pub mcp: McpState,
 }
 
 impl Shared {
+    /// Who calls: the weak principal, a keyed hash of all credentials together, so that two at once
+    /// are one principal of both (standards MCP-49; contract section 9).
+    pub fn principal(&self, head: &Head) -> Principal {
+        let mut credentials: Vec<(String, Vec<u8>)> = head
+            .headers
+            .iter()
+            .filter(|(name, _)| is_credential(name.as_str()))
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+            .collect();
+        if credentials.is_empty() {
+            return Principal::anonymous();
+        }
+        credentials.sort();
+        Principal { id: self.sealer.principal(credentials).into(), is_weak: true }
+    }
+
+    /// The session that a message belongs to.
+    pub fn session(&self, head: &Head, principal: &Principal) -> SessionKey {
+        let id = head.headers.get(SESSION).and_then(|id| id.to_str().ok()).unwrap_or_default();
+        SessionKey::new(&principal.id, id)
+    }
+
     /// A fresh entry id.
     pub fn entry_id(&self) -> EntryId {
         let mut random = [0; 10];
@@ -186,6 +241,8 @@ pub struct Reply {
     pub class: Class,
     /// How long the upstream took.
     pub upstream: Duration,
+    /// Set by the end of the body if the answer was not in it, and comes elsewhere.
+    pub elsewhere: Option<Arc<AtomicBool>>,
 }
 
 /// A call on its way: a read, or a write with what it has earned so far.
@@ -256,6 +313,8 @@ pub struct Write {
     pub form: Form,
     /// What enforcement would have done, in observe mode.
     pub would: Option<&'static str>,
+    /// Why it is served as less than it is declared: no follow-up is offered then.
+    pub degraded: Option<&'static str>,
     /// When it arrived.
     pub arrived: Instant,
 }

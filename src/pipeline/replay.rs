@@ -132,5 +132,6 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         metrics: Arc::clone(&write.metrics),
         class: write.class,
         upstream: std::time::Duration::ZERO,
+        elsewhere: None,
     })
 }

@@ -10,16 +10,16 @@ use std::time::Instant;
 
 use http::Method;
 
+use super::ask::Ask;
 use super::confirmation::PREFIX;
 use super::live::Live;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Form, Lane, Read, ReadPayload, Refused, Shared, Write};
-use crate::call::digest::{RequestDigest, is_credential};
+use crate::call::digest::RequestDigest;
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{
-    Call, Confirmation, Control, Head, Oddity, Payload, Permit, Principal, Transport,
-    effective_mode,
+    Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport, effective_mode,
 };
 use crate::contract::assertion::{Assertion, Check};
 use crate::contract::class::{Class, Level, Mode};
@@ -30,6 +30,7 @@ use crate::contract::path::{Path, Request, Root, Scope, Segment};
 use crate::contract::selector::Selector;
 use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
+use crate::mcp::catalog::CONFIRM;
 use crate::mcp::request::ToolCall;
 use crate::metrics::OperationMetrics;
 use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
@@ -39,6 +40,8 @@ use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 pub struct Select {
     /// What all workers share.
     pub shared: Arc<Shared>,
+    /// Reads the upstream's tools, where a call's tool must be known.
+    pub ask: Ask,
 }
 
 impl Step for Select {
@@ -56,11 +59,14 @@ impl Step for Select {
         let live = self.shared.policies.load();
         let lane = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live)?,
+            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
         };
         next.run(lane).await
     }
 }
+
+/// Said of a tool that is not as its policy pins it.
+pub const UNPINNED: &str = "the tool's live input schema does not match schema_sha256";
 
 /// What a call was matched to.
 struct Chosen {
@@ -229,7 +235,7 @@ impl Select {
         Ok(self.write(head, control, permit, live, chosen, digest, form, would))
     }
 
-    fn tool(
+    async fn tool(
         &self,
         head: Head,
         mut control: Control,
@@ -238,14 +244,8 @@ impl Select {
         permit: Permit,
         live: Arc<Live>,
     ) -> Result<Lane<Write>, Box<Refused>> {
-        let found = live.snapshot.find_tool(call.name());
-        let request = Request::Arguments(call.arguments());
-        let scope = Scope { request, response: None, key: None };
-        let choice = match found {
-            Some(group) => choose(&Found::One(group), &scope),
-            None => Choice::Undeclared { strictest: None },
-        };
-        let chosen = self.chosen(choice, Transport::Mcp, Class::Irreversible, &live)?;
+        let mut chosen = self.choose_tool(&head, &call, &live).await?;
+        let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let mut would = None;
         if let Some(oddity) = oddity {
             let refusal = oddity.into_refusal();
@@ -269,12 +269,12 @@ impl Select {
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
-        // A model can only set arguments: a `confirm` that starts like our token is ours.
-        if let Some(token) = call.argument("confirm").and_then(|value| value.as_str())
-            && token.starts_with(PREFIX)
-        {
-            control.confirm = Some(Confirmation::Token(token.into_owned()));
-            ignored.push("confirm".to_owned());
+        match self.confirm_argument(&head, &call, &chosen).await {
+            None => {}
+            Some(given) => {
+                control.confirm = given.or(control.confirm);
+                ignored.push(CONFIRM.to_owned());
+            }
         }
         if let Some(argument) = &operation.confirm_argument
             && control.confirm.is_none()
@@ -313,7 +313,89 @@ impl Select {
             |out| call.canonical_call(&uncounted, &mut |bytes| out(bytes)),
         );
         let form = Form::Mcp { call, ignored };
-        Ok(self.write(head, control, permit, live, chosen, digest, form, would))
+        let mut lane = self.write(head, control, permit, live, chosen, digest, form, would);
+        if let Lane::Write(write) = &mut lane {
+            write.degraded = degraded;
+        }
+        Ok(lane)
+    }
+
+    /// Which operation a tool call is. An undeclared tool is a read only where the operator trusts
+    /// the upstream's annotations and they say so (standards MCP-24).
+    async fn choose_tool(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        live: &Live,
+    ) -> Result<Chosen, Box<Refused>> {
+        let group = live.snapshot.find_tool(call.name());
+        let mut class = Class::Irreversible;
+        if group.is_none() && self.shared.settings.mcp.trust_annotations {
+            let principal = self.shared.principal(head);
+            let tool = self.ask.tool(head, call, &principal).await;
+            if tool.is_some_and(|tool| tool.is_read_only) {
+                class = Class::Read;
+            }
+        }
+        let choice = match live.snapshot.find_tool(call.name()) {
+            Some(group) => {
+                let request = Request::Arguments(call.arguments());
+                choose(&Found::One(group), &Scope { request, response: None, key: None })
+            }
+            None => Choice::Undeclared { strictest: None },
+        };
+        self.chosen(choice, Transport::Mcp, class, live)
+    }
+
+    /// Holds the live tool against the schema that the policy pins. One that differs, or that nobody
+    /// can see, is served as irreversible; the reason is given.
+    async fn held_against_pin(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        live: &Live,
+        chosen: &mut Chosen,
+    ) -> Option<&'static str> {
+        let pin = chosen.served.schema_sha256.as_ref()?;
+        let principal = self.shared.principal(head);
+        let tool = self.ask.tool(head, call, &principal).await;
+        if tool.is_some_and(|tool| tool.matches(pin)) {
+            return None;
+        }
+        chosen.class = Class::Irreversible;
+        let strictest = live.undeclared(Transport::Mcp, Class::Irreversible);
+        if let Some((undeclared, _)) = strictest {
+            chosen.level = chosen.level.max(undeclared.operation.confirm);
+        }
+        Some(UNPINNED)
+    }
+
+    /// The argument `confirm`, if it is ours: a model can only set arguments. One that starts like our
+    /// token is; any other is if the tool does not take it and `tools/list` shows it for us. The inner
+    /// value is the confirmation, if it is one.
+    async fn confirm_argument(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        chosen: &Chosen,
+    ) -> Option<Option<Confirmation>> {
+        let value = call.argument(CONFIRM)?;
+        if let Some(token) = value.as_str().filter(|token| token.starts_with(PREFIX)) {
+            return Some(Some(Confirmation::Token(token.into_owned())));
+        }
+        let operation = &chosen.served.operation;
+        let is_shown = operation.id.as_str() != "_undeclared"
+            && matches!(chosen.level, Level::Caller | Level::Challenge);
+        if !is_shown || operation.confirm_argument.as_deref() == Some(CONFIRM) {
+            return None;
+        }
+        let is_word = value.as_bool() == Some(true);
+        let principal = self.shared.principal(head);
+        let tool = self.ask.tool(head, call, &principal).await?;
+        if tool.has_confirm {
+            return None;
+        }
+        Some(is_word.then_some(Confirmation::Word))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one write, each named once")]
@@ -330,7 +412,7 @@ impl Select {
     ) -> Lane<Write> {
         let Chosen { served, metrics, class, level, mode } = chosen;
         self.count(&permit, class);
-        let principal = self.principal(&head);
+        let principal = self.shared.principal(&head);
         let arrived: Instant = self.shared.clock.instant();
         Lane::Write(Box::new(Write {
             id: self.shared.entry_id(),
@@ -347,6 +429,7 @@ impl Select {
             digest,
             form,
             would,
+            degraded: None,
             arrived,
         }))
     }
@@ -438,22 +521,6 @@ impl Select {
                 CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
             })
         })
-    }
-
-    /// The weak principal: a keyed hash of all credentials together, so that two at once are one
-    /// principal of both (standards MCP-49; contract section 9).
-    fn principal(&self, head: &Head) -> Principal {
-        let mut credentials: Vec<(String, Vec<u8>)> = head
-            .headers
-            .iter()
-            .filter(|(name, _)| is_credential(name.as_str()))
-            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-            .collect();
-        if credentials.is_empty() {
-            return Principal::anonymous();
-        }
-        credentials.sort();
-        Principal { id: self.shared.sealer.principal(credentials).into(), is_weak: true }
     }
 }
 

@@ -10,6 +10,7 @@ mod outcome;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,8 +18,9 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::dispatch::Observation;
+use super::elsewhere::{Ending, Parked};
 use super::step::{Next, Stage, Step};
-use super::stream::{self, Watched};
+use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
 use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
@@ -33,6 +35,7 @@ use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply as mcp_reply;
+use crate::mcp::sessions::SessionKey;
 use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
@@ -166,6 +169,7 @@ impl About {
             metrics: self.metrics,
             class: Class::Read,
             upstream: elapsed,
+            elsewhere: None,
         }
     }
 
@@ -188,7 +192,15 @@ impl About {
         let report = self.report().to_json();
         if is_event_stream(&parts.headers) {
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
-            return stream::read_answer(parts, body, id.clone(), report, lost);
+            let watched = Watched {
+                id: id.clone(),
+                at_answer: Box::new(move |_, _| Rewrite::Report(report)),
+                // The client may come back for the rest of a stream with ids (2025-11-25).
+                at_end: Box::new(move |ended| {
+                    (era == Era::Modern || !ended.has_event_id).then_some(lost)
+                }),
+            };
+            return stream::read_answer(parts, body, watched);
         }
         if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
             return Response::from_parts(parts, body);
@@ -420,28 +432,56 @@ impl Case {
     fn streamed(self, parts: Parts, body: Body, id: Id, era: Era, elapsed: Duration) -> Settled {
         let headers = parts.headers.clone();
         let case = Arc::new(self);
+        let session = case.shared.session(&case.write().head, &case.write().principal);
         let at_answer = {
-            let case = Arc::clone(&case);
-            move |answer: &mcp_answer::Answer| {
-                let (conclusion, kept) = case.conclude_tool(answer, &headers);
-                case.finish(&conclusion, kept).to_json()
+            let (case, headers) = (Arc::clone(&case), headers.clone());
+            let (session, id) = (session.clone(), id.clone());
+            move |answer: &mcp_answer::Answer, has_event_id: bool| {
+                let report = case.settle_tool(answer, &headers);
+                if has_event_id && era == Era::Legacy {
+                    // The client may have the event sent again (2025-11-25): it shows the same.
+                    case.shared.mcp.elsewhere.tell(session, id, report.clone());
+                }
+                Rewrite::Report(report)
             }
         };
+        let is_elsewhere = Arc::new(AtomicBool::new(false));
         let at_end = {
             let case = Arc::clone(&case);
-            let id = id.clone();
-            move |is_timeout: bool| {
-                let cause = if is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
+            let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
+            move |ended: Ended| {
+                if ended.has_event_id && era == Era::Legacy && !ended.is_timeout {
+                    is_elsewhere.store(true, Ordering::Release);
+                    park(&case, session, id, headers);
+                    return None;
+                }
+                let cause = if ended.is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
                 let conclusion = conclude(&case, &Dispatched::lost(cause), None);
                 let report = case.finish(&conclusion, None).to_json();
                 let entry = Some(case.identity.entry);
-                Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry)
+                if ended.has_event_id && era == Era::Legacy {
+                    case.shared.mcp.elsewhere.tell(session, id.clone(), report.clone());
+                }
+                Some(Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry))
             }
         };
         let watched = Watched { id, at_answer: Box::new(at_answer), at_end: Box::new(at_end) };
         let (response, tail) = stream::write_answer(parts, body, watched);
-        let reply = case.reply(response, None, elapsed);
+        let mut reply = case.reply(response, None, elapsed);
+        reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }
+    }
+
+    /// Settles a tool's answer, and gives the report's JSON.
+    fn settle_tool(&self, answer: &mcp_answer::Answer, headers: &HeaderMap) -> String {
+        let (conclusion, kept) = self.conclude_tool(answer, headers);
+        self.finish(&conclusion, kept).to_json()
+    }
+
+    /// Settles a call whose answer did not come.
+    fn settle_lost(&self, cause: Cause) {
+        let conclusion = conclude(self, &Dispatched::lost(cause), None);
+        self.finish(&conclusion, None);
     }
 
     /// Finishes the entry and answers with what the upstream answered.
@@ -491,6 +531,7 @@ impl Case {
             metrics: Arc::clone(&write.metrics),
             class: write.class,
             upstream: elapsed,
+            elsewhere: None,
         }
     }
 
@@ -521,6 +562,32 @@ impl Case {
         );
         report
     }
+}
+
+/// How long an answer is waited for that its client must fetch; as long as one that was not delivered
+/// could be asked for by its key.
+const PARKED: Duration = Duration::from_secs(10 * 60);
+
+/// Keeps a call open whose stream ended early: its answer comes on a later GET, or never.
+fn park(case: &Arc<Case>, session: SessionKey, id: Id, headers: HeaderMap) {
+    let answered = Arc::clone(case);
+    let ended = Arc::clone(case);
+    let parked = Parked {
+        at_answer: Box::new(move |answer| answered.settle_tool(answer, &headers)),
+        at_end: Box::new(move |ending| {
+            ended.settle_lost(match ending {
+                Ending::Expired => Cause::Timeout,
+                Ending::Cancelled | Ending::Completed | Ending::Failed => Cause::TruncatedBody,
+            });
+        }),
+    };
+    let shared = Arc::clone(&case.shared);
+    shared.mcp.elsewhere.park(session.clone(), id.clone(), parked);
+    let waiter = Arc::clone(&shared);
+    let _detached = shared.tasks.spawn_background("parked answer", async move {
+        tokio::time::sleep(PARKED).await;
+        waiter.mcp.elsewhere.expire(&session, &id);
+    });
 }
 
 /// The task of a write saw that the agent had left before dispatch.
@@ -604,6 +671,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         metrics: Arc::clone(&write.metrics),
         class: write.class,
         upstream: Duration::ZERO,
+        elsewhere: None,
     }
 }
 
@@ -716,19 +784,24 @@ fn spliced(
     if let Some(reason) = spliced.unplaced {
         tracing::debug!(reason, "the report could not be put into the answer");
     } else {
-        // What was computed over the old bytes is void (standards H-44).
-        parts.headers.remove(header::CONTENT_LENGTH);
-        for name in ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"] {
-            parts.headers.remove(name);
-        }
-        parts.headers.remove(header::ETAG);
+        void_old_body(&mut parts.headers);
     }
     let body: Bytes = spliced.body;
     Response::from_parts(parts, Body::full(body).hold(held))
 }
 
+/// What was computed over a body that is rewritten is void (standards H-44).
+pub fn void_old_body(headers: &mut HeaderMap) {
+    let names = ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"];
+    for name in names {
+        headers.remove(name);
+    }
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::ETAG);
+}
+
 /// What is passed on of an answer's head.
-fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
+pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
     let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
@@ -756,11 +829,13 @@ fn relocated(shared: &Shared, value: &HeaderValue, authority: Option<&str>) -> O
     HeaderValue::from_str(&format!("http://{}{path}", authority?)).ok()
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether an answer is a stream of events.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("text/event-stream")
 }
 
-fn is_encoded(headers: &HeaderMap) -> bool {
+/// Whether an answer is in a coding, which we never read.
+pub fn is_encoded(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::CONTENT_ENCODING)
         .iter()

@@ -67,8 +67,7 @@ fn an_answer_counts_as_delivered_when_its_connection_stays_open_long_enough() {
 
     // Once delivered, the same call again is a second intent and is asked about.
     let asked = wait::until("delivery", || {
-        let again =
-            sidecar.agent().post("/touch", &[("effect-confirm", "true")], "{}");
+        let again = sidecar.agent().post("/touch", &[("effect-confirm", "true")], "{}");
         (again.status == 428).then_some(again)
     });
 

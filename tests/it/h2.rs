@@ -59,9 +59,12 @@ fn http_2_with_prior_knowledge_is_served_like_http_1() {
         assert_eq!(&body[..], br#"{"id":1}"#);
     });
 
-    assert!(upstream.received().iter().all(|received| {
-        received.header("via") == Some("2.0 takeback-test")
-    }));
+    assert!(
+        upstream
+            .received()
+            .iter()
+            .all(|received| { received.header("via") == Some("2.0 takeback-test") })
+    );
     sidecar.wait_entries(&[("accepted", "")]);
 }
 

@@ -86,9 +86,8 @@ fn a_stream_is_read_to_its_answer_though_its_agent_left() {
     let (go, hold) = channel();
     let hold = Mutex::new(Some(hold));
     let upstream = Upstream::start(move |_| {
-        let events = Act::events(
-            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}\n\n",
-        );
+        let events =
+            Act::events("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}\n\n");
         match hold.lock().unwrap().take() {
             Some(hold) => Act::After(hold, Box::new(events)),
             None => events,

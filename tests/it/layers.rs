@@ -104,7 +104,9 @@ fn uses(line: &str) -> Vec<&str> {
 fn fault(module: &str, line: &str) -> Option<String> {
     for used in uses(line) {
         if used.is_empty() {
-            return Some("`crate::` is followed by something that this test cannot see through".into());
+            return Some(
+                "`crate::` is followed by something that this test cannot see through".into(),
+            );
         }
         if used == module {
             continue;
@@ -173,7 +175,8 @@ fn own_modules_are_not_imported_by_globs() {
             let is_glob = import.starts_with("use ") || import.starts_with("pub use ");
             let is_glob = is_glob && import.trim_end().ends_with("*;");
             // A test module sees all of what it tests; proptest's prelude is meant to be taken whole.
-            let is_usual = ["use super::*;", "use proptest::prelude::*;"].contains(&import.trim_end());
+            let is_usual =
+                ["use super::*;", "use proptest::prelude::*;"].contains(&import.trim_end());
             if is_glob && !is_usual {
                 faults.push(format!("src/{}:{number}: {import}", source.path));
             }

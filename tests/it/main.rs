@@ -22,5 +22,9 @@ mod http;
 mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
+/// `tools/list`: what is said of tools, pins, hints.
+mod mcp_list;
+/// Streams of MCP: polling, resumption, standing streams.
+mod mcp_streams;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;

@@ -150,7 +150,13 @@ impl Notice {
     }
 
     /// The message over MCP, with the entry named.
-    pub(super) fn message_of(&self, id: &Id, era: Era, report: &str, entry: Option<EntryId>) -> String {
+    pub(super) fn message_of(
+        &self,
+        id: &Id,
+        era: Era,
+        report: &str,
+        entry: Option<EntryId>,
+    ) -> String {
         let text = self.text(entry);
         let details = self.details(entry);
         let envelope = Envelope {

@@ -163,7 +163,9 @@ pub(super) fn conclude(
             response: evidence.and_then(|evidence| evidence.response),
             key,
         };
-        if conclusion.verdict != Some(Verdict::Contradicted) {
+        if let Some(why) = write.degraded {
+            conclusion.unavailable = Some(why.to_owned());
+        } else if conclusion.verdict != Some(Verdict::Contradicted) {
             conclusion.undo(case, operation, &scope);
         }
     } else if let Some(lookup) = &operation.lookup {
