@@ -2,8 +2,8 @@
 //!
 //! Expiries, deadlines and ledger timestamps are compared across a process's whole life, so a wall
 //! clock that is set back must not lengthen any of them (case G6). [`Clock::now_ms`] is therefore
-//! "the greatest offset between wall and monotonic time seen so far, plus monotonic time": it follows
-//! a wall clock that is set forward, ignores one that is set back, and never stands still.
+//! "the greatest offset between wall and monotonic time seen so far, plus monotonic time": it
+//! follows a wall clock that is set forward, ignores one that is set back, and never stands still.
 //!
 //! Every other file takes time from here; `.clippy.toml` disallows the standard library's `now`
 //! elsewhere. Timers of the runtime (`tokio::time`) are not time in this sense.

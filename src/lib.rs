@@ -67,9 +67,12 @@
 //! | lookup | a declared read that finds the effect when its answer was lost |
 //! | refusal | we said no and nothing was sent |
 
+pub mod admin;
 pub mod admit;
+pub mod app;
 pub mod call;
 pub mod clock;
+pub mod config;
 pub mod contract;
 pub mod demo;
 pub mod http;

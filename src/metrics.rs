@@ -785,6 +785,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         let id = OperationId::new("a.b").unwrap();
         metrics.operation(&id, Class::Irreversible, "http", &Place::Unsupported);
+        metrics.operation(&id, Class::Reversible, "http", &Place::Unsupported);
         metrics.policy_in_force("0123456789abcdef");
 
         let text = metrics.render();

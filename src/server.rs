@@ -2,17 +2,18 @@
 //!
 //! Nothing here knows about effects. Each worker has a listener of its own on the same address
 //! (`SO_REUSEPORT`) and serves what it accepts on its own runtime, HTTP/1.1 or HTTP/2 with prior
-//! knowledge. A connection is one task ([`connection`]); its socket is watched ([`delivery`]), so
+//! knowledge. A connection is one task (`connection.rs`); its socket is watched (`delivery.rs`), so
 //! that the layers above learn whether an answer was delivered.
 //!
-//! Limits: [`Limits`] per process, heads of 64 KiB and 100 fields (hyper answers 431 above them), 128
-//! streams per HTTP/2 connection. Upgrades are not served: hyper hands the head over and the layer
-//! above refuses it.
+//! Limits: [`Limits`] per process, heads of 64 KiB and 100 fields (hyper answers 431 above them),
+//! 128 streams per HTTP/2 connection. Upgrades are not served: hyper hands the head over and the
+//! layer above refuses it.
 //!
 //! What can go wrong: an accept fails (logged, and tried again after a rest if it is for want of
 //! descriptors: P38); a client sends its head slowly or not at all (closed by the head clock or the
-//! keep-alive clock: P29); a client leaves while its call is served (hyper drops the service's future
-//! at the next poll: P11); a connection outlasts a drain (cut at the drain's end and counted: P35).
+//! keep-alive clock: P29); a client leaves while its call is served (hyper drops the service's
+//! future at the next poll: P11); a connection outlasts a drain (cut at the drain's end and
+//! counted: P35).
 
 mod connection;
 mod delivery;
@@ -170,8 +171,8 @@ impl Listener {
         Connections(Arc::clone(&self.places))
     }
 
-    /// Accepts and serves until `drain` begins; then waits for the connections until its end and cuts
-    /// the rest.
+    /// Accepts and serves until `drain` begins; then waits for the connections until its end and
+    /// cuts the rest.
     ///
     /// `service` is called once per request, on the connection's task for HTTP/1 (which drops its
     /// future when the client leaves) and on a task per stream for HTTP/2 (which drops it when the
@@ -213,8 +214,8 @@ impl Listener {
     }
 }
 
-/// The next connection, or `None` when the drain has begun. Losing either `select!` loses nothing: a
-/// permit that is waited for is given back, and tokio's accept is cancel safe.
+/// The next connection, or `None` when the drain has begun. Losing either `select!` loses nothing:
+/// a permit that is waited for is given back, and tokio's accept is cancel safe.
 async fn next(
     listener: &TcpListener,
     places: &Places,

@@ -1,9 +1,9 @@
-//! Every task of the process is spawned here, so that it has a name, is counted, and is awaited when
-//! the process drains (pitfall P14).
+//! Every task of the process is spawned here, so that it has a name, is counted, and is awaited
+//! when the process drains (pitfall P14).
 //!
 //! Two kinds: work that a drain must wait for ([`Tasks::spawn`]: a recorded write, a pump), and
-//! helpers that end when what they serve ends ([`Tasks::spawn_background`]: a connection's driver, a
-//! sweeper). Both run on the runtime of the thread that spawns them, so with one current-thread
+//! helpers that end when what they serve ends ([`Tasks::spawn_background`]: a connection's driver,
+//! a sweeper). Both run on the runtime of the thread that spawns them, so with one current-thread
 //! runtime per core a task stays on the core of its connection. A task that panics is counted; its
 //! handle says so too.
 

@@ -1,17 +1,18 @@
 //! Talking to the upstream: one authority, HTTP/1.1, a small pool, and the proof of what was sent.
 //!
-//! [`Upstream::send`] answers with one of three things, decided here once: an answer, [`Sent::NotSent`]
-//! (no byte of the request left this process: the only case that may be tried again), or
-//! [`Sent::Lost`] (it may have arrived, and we do not know what came of it). The proof is hyper's:
-//! a connection that fails gives a request back only if it never began to write it (standards H-24).
-//! Such a request is sent again on a fresh connection right here; nothing else is ever sent twice.
+//! [`Upstream::send`] answers with one of three things, decided here once: an answer,
+//! [`Sent::NotSent`] (no byte of the request left this process: the only case that may be tried
+//! again), or [`Sent::Lost`] (it may have arrived, and we do not know what came of it). The proof
+//! is hyper's: a connection that fails gives a request back only if it never began to write it
+//! (standards H-24). Such a request is sent again on a fresh connection right here; nothing else is
+//! ever sent twice.
 //!
-//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task and
-//! no allocation per call: a [`Link`] is one box that moves from the idle list into the answer's body
-//! and back, with its timer. A link returns to the list only when its answer was read to the end and
-//! hyper says at that moment that it is ready for another request. So half-read answers, answers
-//! that came before their request was written, and connections with bytes nobody asked for are
-//! closed instead (H-20q). The idle limit (3 s) is below what servers use, which keeps the race
+//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task
+//! and no allocation per call: a `Link` is one box that moves from the idle list into the answer's
+//! body and back, with its timer. A link returns to the list only when its answer was read to the
+//! end and hyper says at that moment that it is ready for another request. So half-read answers,
+//! answers that came before their request was written, and connections with bytes nobody asked for
+//! are closed instead (H-20q). The idle limit (3 s) is below what servers use, which keeps the race
 //! between our request and their close rare (pitfall P18); a maximum age lets new replicas be found
 //! (P40).
 //!
@@ -31,7 +32,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use tokio::time::Instant;
 
@@ -164,8 +165,9 @@ impl Upstream {
 
     /// Sends a request and waits for the head of its answer.
     ///
-    /// The request's URI goes out as it is (origin form), with its `Host`; its framing headers are
-    /// replaced by what its body says, whatever they were (case A1).
+    /// The request's URI goes out as it is (origin form), with its `Host`. Its version becomes 1.1,
+    /// and its framing headers are replaced by what its body says, whatever they were (H-8, case
+    /// A1).
     ///
     /// Cancel safety: dropping this future before it resolves closes the connection; the upstream
     /// may have received all, a part or nothing of the request.
@@ -279,6 +281,7 @@ fn binds_connection(headers: &HeaderMap) -> bool {
 /// Gives the request exactly one framing, from its body. hyper believes framing headers over the
 /// body, and sends no body of unknown length with GET unless they say so.
 fn frame(request: &mut Request<Body>) {
+    *request.version_mut() = Version::HTTP_11;
     let body = request.body();
     let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
     let has_meaning = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);

@@ -91,6 +91,8 @@ pub struct Head {
     pub peer: IpAddr,
     /// What `Connection` named, and is gone: a carrier among it is refused (standards H-3).
     pub nominated: Vec<HeaderName>,
+    /// It waits for `100 Continue` before it sends its body.
+    pub expects_continue: bool,
 }
 
 impl Head {

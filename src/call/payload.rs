@@ -1,9 +1,9 @@
 //! Bodies: the one body type of requests and answers, and the one way to read one whole.
 //!
 //! A [`Body`] is whatever is sent or received after a head: nothing, bytes in memory, what an agent
-//! sends, what an upstream answers, the receiving end of a bounded channel (a pump's), or bytes that
-//! were already read followed by the rest. It streams; nothing here buffers unless [`collect`] is
-//! asked to, with a limit and out of the process-wide [`Budget`].
+//! sends, what an upstream answers, the receiving end of a bounded channel (a pump's), or bytes
+//! that were already read followed by the rest. It streams; nothing here buffers unless [`collect`]
+//! is asked to, with a limit and out of the process-wide [`Budget`].
 //!
 //! A body may carry an idle clock ([`Body::with_idle`]) and things to do at its end
 //! ([`Body::on_end`], [`Body::hold`]). The end is known exactly once: [`End::Whole`] when the last
@@ -170,8 +170,8 @@ impl Body {
 
     /// Calls `hook` once, at the end; after the hooks that were set before it.
     ///
-    /// It is called by whoever reads or drops the body, often hyper's connection task, so it must be
-    /// quick and must not block.
+    /// It is called by whoever reads or drops the body, often hyper's connection task, so it must
+    /// be quick and must not block.
     pub fn on_end(mut self, hook: impl FnOnce(End) + Send + Sync + 'static) -> Self {
         self.on_end = Some(match self.on_end.take() {
             None => Box::new(hook),

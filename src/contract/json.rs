@@ -26,6 +26,10 @@ pub const MAX_DEPTH: usize = 64;
 /// The longest text that is read, in bytes. Spans are 32 bits wide; bodies are limited far below.
 pub const MAX_TEXT: usize = 64 * 1024 * 1024;
 
+/// The most values that one call's text may have. A value costs 16 bytes beside the text, so a text of
+/// nothing but values must not cost many times its length.
+pub const MAX_VALUES: usize = 256 * 1024;
+
 /// What kind of value a [`Value`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -82,6 +86,9 @@ pub enum Fault {
     /// Longer than [`MAX_TEXT`].
     #[error("text too long")]
     TooLong,
+    /// More than [`MAX_VALUES`] values.
+    #[error("too many values")]
+    TooMany,
 }
 
 #[derive(Clone, Copy)]
@@ -121,13 +128,15 @@ impl fmt::Debug for Doc {
 }
 
 impl Doc {
-    /// Reads one JSON value, at most [`MAX_DEPTH`] deep.
+    /// Reads one JSON value, at most [`MAX_DEPTH`] deep and of at most [`MAX_VALUES`] values.
     ///
     /// # Errors
     ///
     /// The first fault, with its offset. An empty text is a syntax fault.
     pub fn parse(text: impl Into<Bytes>) -> Result<Self, JsonError> {
-        Self::parse_to_depth(text, MAX_DEPTH)
+        let text: Bytes = text.into();
+        let nodes = Reader::read(&text, MAX_DEPTH, MAX_VALUES)?;
+        Ok(Self { text, nodes })
     }
 
     /// Reads one JSON value, at most `depth` containers deep.
@@ -137,7 +146,7 @@ impl Doc {
     /// As [`Doc::parse`].
     pub fn parse_to_depth(text: impl Into<Bytes>, depth: usize) -> Result<Self, JsonError> {
         let text: Bytes = text.into();
-        let nodes = Reader::read(&text, depth)?;
+        let nodes = Reader::read(&text, depth, usize::MAX)?;
         Ok(Self { text, nodes })
     }
 
@@ -577,13 +586,14 @@ struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
+    most: usize,
     nodes: Vec<Node>,
     /// Keys of the objects that are open, the innermost object's last.
     keys: Vec<u32>,
 }
 
 impl<'a> Reader<'a> {
-    fn read(bytes: &'a [u8], depth: usize) -> Result<Vec<Node>, JsonError> {
+    fn read(bytes: &'a [u8], depth: usize, most: usize) -> Result<Vec<Node>, JsonError> {
         if bytes.len() > MAX_TEXT {
             return Err(JsonError { fault: Fault::TooLong, offset: MAX_TEXT });
         }
@@ -594,7 +604,7 @@ impl<'a> Reader<'a> {
             return Err(JsonError { fault: Fault::InvalidUtf8, offset: error.valid_up_to() });
         }
         let nodes = Vec::with_capacity((bytes.len() / 16).saturating_add(4));
-        let mut reader = Reader { bytes, at: 0, depth, nodes, keys: Vec::new() };
+        let mut reader = Reader { bytes, at: 0, depth, most, nodes, keys: Vec::new() };
         reader.space();
         reader.value()?;
         reader.space();
@@ -605,6 +615,9 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self) -> Result<(), JsonError> {
+        if self.nodes.len() >= self.most {
+            return Err(self.fault(Fault::TooMany));
+        }
         match self.peek() {
             Some(b'{') => self.object(),
             Some(b'[') => self.array(),
@@ -936,6 +949,12 @@ mod tests {
         assert_eq!(fault("{\"a\":".repeat(31_000).as_bytes()), Some(Fault::Depth));
         let deepest = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
         assert_eq!(fault(deepest.as_bytes()), None);
+    }
+
+    #[test]
+    fn a_text_of_nothing_but_values_is_bounded() {
+        let text = format!("[0{}]", ",0".repeat(MAX_VALUES));
+        assert_eq!(fault(text.as_bytes()), Some(Fault::TooMany));
     }
 
     #[test]

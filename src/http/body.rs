@@ -162,7 +162,13 @@ fn grouped(pairs: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
     groups
 }
 
+/// The most fields that a form may have: each costs more than its text.
+const MAX_FIELDS: usize = 16 * 1024;
+
 fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
+    if bytes.iter().filter(|byte| **byte == b'&').count() >= MAX_FIELDS {
+        return Err(Refusal::InvalidJson("the form has too many fields".to_owned()));
+    }
     let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
     let pairs = pairs(bytes).ok_or_else(unreadable)?;
     if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case("_method")) {

@@ -50,8 +50,8 @@ pub fn decode(
         return Err(Refusal::UriTooLong(target::MAX_TARGET));
     }
     let authority = target::authority(&uri, &headers, version)?;
-    let Sifted { control, nominated, stripped, upgrade, te_trailers: _, oddity } =
-        headers::sift(&mut headers, report)?;
+    let sifted = headers::sift(&mut headers, report)?;
+    let Sifted { control, nominated, stripped, upgrade, expects_continue, oddity, .. } = sifted;
     if upgrade {
         return Err(Refusal::Upgrade);
     }
@@ -66,7 +66,7 @@ pub fn decode(
         }
         None => target::oddity(uri.path()),
     };
-    let head = Head { method, uri, version, headers, authority, peer, nominated };
+    let head = Head { method, uri, version, headers, authority, peer, nominated, expects_continue };
     Ok(Decoded { head, control, oddity, stripped })
 }
 

@@ -312,6 +312,7 @@ mod tests {
             authority: Some("proxy:8080".to_owned()),
             peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
             nominated: Vec::new(),
+            expects_continue: false,
         }
     }
 

@@ -295,7 +295,9 @@ impl Rejection {
     /// A body that [`Doc`] refuses.
     pub(super) fn unreadable(error: JsonError) -> Self {
         let code = match error.fault {
-            Fault::Depth | Fault::DuplicateMember | Fault::TooLong => code::INVALID_REQUEST,
+            Fault::Depth | Fault::DuplicateMember | Fault::TooLong | Fault::TooMany => {
+                code::INVALID_REQUEST
+            }
             Fault::ByteOrderMark
             | Fault::InvalidUtf8
             | Fault::LoneSurrogate

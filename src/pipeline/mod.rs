@@ -27,6 +27,7 @@ pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
 pub mod live;
+pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
@@ -404,6 +405,8 @@ pub struct Fresh {
     pub unknown: Vec<EntryId>,
     /// The id that the upstream knows it by, where it continues an entry.
     pub continued: Option<Key>,
+    /// The accepted entry that it takes back.
+    pub undoes: Option<EntryId>,
 }
 
 /// A write in the form that will be sent: itself, or its draft.

@@ -19,9 +19,10 @@ use super::step::{Next, Stage, Step};
 use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
+use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
 use crate::contract::path::Scope;
-use crate::contract::report::CallJson;
+use crate::contract::report::{CallJson, UndoKind};
 use crate::contract::undo::resolve_lookup;
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
@@ -34,6 +35,7 @@ pub struct Recorded {
     attempt: u32,
     after_unknown: bool,
     is_unrecorded: bool,
+    undoes: Option<UndoKind>,
     agent: Agent,
 }
 
@@ -46,6 +48,11 @@ impl Recorded {
     /// Whether the entry's earlier attempt was of unknown outcome.
     pub fn is_after_unknown(&self) -> bool {
         self.after_unknown
+    }
+
+    /// Which way it takes an earlier entry back, if it does.
+    pub fn undoes(&self) -> Option<UndoKind> {
+        self.undoes
     }
 
     /// Whether the agent is still there.
@@ -185,14 +192,15 @@ async fn begin(
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
                 let after_unknown = fresh.standing.after_unknown;
+                let undoes = undo_kind(shared, fresh.undoes).await;
                 let carried = Arc::new(carried);
-                let is_unrecorded = false;
                 return Ok(Recorded {
                     carried,
                     entry,
                     attempt,
                     after_unknown,
-                    is_unrecorded,
+                    is_unrecorded: false,
+                    undoes,
                     agent,
                 });
             }
@@ -227,6 +235,7 @@ async fn begin(
                         attempt: 0,
                         after_unknown: false,
                         is_unrecorded: true,
+                        undoes: None,
                         agent,
                     });
                 }
@@ -236,6 +245,14 @@ async fn begin(
         }
     }
     Err(Err(carried.fresh.write.refuse(Refusal::Overloaded)))
+}
+
+/// Which way a call takes an entry back: as that entry's report offered it.
+async fn undo_kind(shared: &Shared, entry: Option<EntryId>) -> Option<UndoKind> {
+    let stored = shared.ledger.answer(entry?).await.ok()??;
+    let undo = Doc::parse(stored.record.finish?.undo?).ok()?;
+    let kind = undo.root().get("kind")?.as_str()?;
+    UndoKind::from_name(&kind)
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {

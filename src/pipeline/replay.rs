@@ -68,6 +68,7 @@ impl Step for Replay {
             expected: priors.expected(),
             newest: priors.by_digest.as_ref().map(|prior| prior.entry),
             unknown: priors.unknown_of_operation,
+            undoes: priors.undoes,
             standing,
             continued,
         };

@@ -6,7 +6,7 @@
 //! conditions look into it; other reads stream.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::Method;
 
@@ -125,6 +125,7 @@ impl Select {
             Some(oddity) => {
                 let refusal = oddity.into_refusal();
                 if mode == Mode::Enforce {
+                    turn_away(&head, body).await;
                     return Err(refusal.into());
                 }
                 Some(refusal.code())
@@ -143,6 +144,7 @@ impl Select {
             let chosen = self.choose_http(&head, &live, &groups, &doc)?;
             if chosen.class == Class::Read {
                 if groups.is_empty() && !body.is_in_memory() && mode == Mode::Enforce {
+                    turn_away(&head, body).await;
                     return Err(Refusal::UndeclaredBody.into());
                 }
                 self.count(&permit, Class::Read);
@@ -523,6 +525,20 @@ impl Select {
         })
     }
 }
+
+/// Reads on a little before a refusal that did not need the body, so that the caller, who is still
+/// sending, gets to read it (pitfall P22). A body that is waited for is never asked for.
+async fn turn_away(head: &Head, body: Body) {
+    if !head.expects_continue && !body.is_in_memory() {
+        let _is_read_to_its_end = payload::discard(body, TURNED_AWAY_BYTES, TURNED_AWAY).await;
+    }
+}
+
+/// What is read of a body that is not wanted: a usual request's, and no more.
+const TURNED_AWAY_BYTES: usize = 64 * 1024;
+
+/// How long it is waited for.
+const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
     use crate::contract::report::Report;

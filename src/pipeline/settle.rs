@@ -26,7 +26,7 @@ use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, OperationId};
-use crate::contract::report::{CallJson, MAX_HEADER, Report};
+use crate::contract::report::{CallJson, MAX_HEADER, Report, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
@@ -94,6 +94,7 @@ impl Step for Settle {
                     identity: recorded.identity(),
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
+                    undoes: recorded.undoes(),
                     agent: recorded.agent().clone(),
                 };
                 let observation = next.run(Attempt::Write(recorded)).await;
@@ -223,6 +224,7 @@ struct Case {
     identity: Identity,
     carried: Arc<Carried>,
     after_unknown: bool,
+    undoes: Option<UndoKind>,
     agent: super::Agent,
 }
 
@@ -539,6 +541,14 @@ impl Case {
     fn finish(&self, conclusion: &Conclusion, answer: Option<Answer>) -> Report {
         let write = self.write();
         conclusion.count(write);
+        if let Some(kind) = self.undoes {
+            let [accepted, rejected, unknown] = &self.shared.metrics.common().undo_calls;
+            match Outcome::from(conclusion.disposition) {
+                Outcome::Accepted => accepted.count(kind),
+                Outcome::Rejected => rejected.count(kind),
+                Outcome::Unknown => unknown.count(kind),
+            }
+        }
         let finished = if self.identity.is_unrecorded {
             None
         } else {

@@ -26,6 +26,7 @@ mod plan;
 mod reading;
 mod route;
 mod selectors;
+pub mod settings;
 mod tree;
 
 use std::collections::HashMap;

@@ -267,6 +267,7 @@ fn read_json(text: &str) -> Result<Node, Fault> {
             | JsonFault::LoneSurrogate
             | JsonFault::Syntax
             | JsonFault::TooLong
+            | JsonFault::TooMany
             | JsonFault::Trailing => Fault::new("policy/syntax", span, error.fault.to_string()),
         }
     })?;

@@ -1,10 +1,10 @@
 //! One connection: which protocol, hyper's driver, the clocks, the drain.
 //!
 //! hyper's own clock for heads makes and drops a timer per request, covers an idle connection with
-//! the same time as a slow head, and does not run before the first bytes; so the clocks are here. One
-//! timer per connection ticks once per head limit: a head that was begun before one tick and is not
-//! done at the next is too slow; a connection that had no request for the keep-alive limit is closed
-//! in order. A request costs two stores.
+//! the same time as a slow head, and does not run before the first bytes; so the clocks are here.
+//! One timer per connection ticks once per head limit: a head that was begun before one tick and is
+//! not done at the next is too slow; a connection that had no request for the keep-alive limit is
+//! closed in order. A request costs two stores.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -92,7 +92,9 @@ where
         let busy = Busy::new(&of_calls);
         let answering = service(Arrival { request, peer: peer.clone() });
         async move {
-            let answer = answering.await;
+            let mut answer = answering.await;
+            // Ours, not that of whoever made the answer (H-8); hyper lowers it for older clients.
+            *answer.version_mut() = http::Version::HTTP_11;
             Ok::<_, Infallible>(answer.map(|body| Served { body, _busy: busy }))
         }
     });
@@ -135,8 +137,8 @@ enum Version {
     Http2,
 }
 
-/// Reads until it is clear which protocol this is; `None` if the client says nothing in time, leaves,
-/// or the drain begins.
+/// Reads until it is clear which protocol this is; `None` if the client says nothing in time,
+/// leaves, or the drain begins.
 async fn first_bytes(
     stream: &mut TcpStream,
     limits: &Limits,
@@ -302,8 +304,9 @@ impl Watch {
                 tick.as_mut().reset(Instant::now() + self.limits.head);
                 is_registered = false;
             }
-            // Whatever polls them once is woken by them; that is this one task, for the connection's
-            // whole life. So they are polled when they are new, and otherwise only looked at.
+            // Whatever polls them once is woken by them; that is this one task, for the
+            // connection's whole life. So they are polled when they are new, and otherwise only
+            // looked at.
             if !is_registered {
                 is_registered = true;
                 let has_changed = changed.as_mut().poll(cx).is_ready();

@@ -2,9 +2,9 @@
 //! connection or a minute with it open.
 //!
 //! The socket is wrapped ([`Watched`]). The layer above asks for a watch when the body of an answer
-//! was handed over whole ([`DeliveryHandle::follow`] does it). From then on: a flush that the socket
-//! took means "written"; a byte read after that means delivered; so does the time limit, which the
-//! connection's task keeps; the end of the connection before either means undelivered.
+//! was handed over whole ([`DeliveryHandle::follow`] does it). From then on: a flush that the
+//! socket took means "written"; a byte read after that means delivered; so does the time limit,
+//! which the connection's task keeps; the end of the connection before either means undelivered.
 //!
 //! HTTP/1 writes answers in order and flushes only when all that hyper buffered is written, so
 //! "written" is exact. With HTTP/2 a part of a large answer may still wait for the client's window
@@ -52,11 +52,12 @@ impl DeliveryHandle {
         Self { shared }
     }
 
-    /// Calls `hook` once, when it is known whether the bytes handed over so far were delivered. To be
-    /// called when the last frame of an answer is handed over, from where that happens.
+    /// Calls `hook` once, when it is known whether the bytes handed over so far were delivered. To
+    /// be called when the last frame of an answer is handed over, from where that happens.
     ///
     /// The hook runs on the connection's task: it must be quick and must not block. It is called at
-    /// once, with [`Delivery::Undelivered`], if the connection has ended or 128 answers are watched.
+    /// once, with [`Delivery::Undelivered`], if the connection has ended or 128 answers are
+    /// watched.
     pub fn watch(&self, hook: impl FnOnce(Delivery) + Send + 'static) {
         let mut watches = self.shared.lock();
         if watches.is_closed || watches.list.len() >= MAX_WATCHES {
@@ -68,8 +69,8 @@ impl DeliveryHandle {
         self.shared.count.store(watches.list.len(), Ordering::Release);
     }
 
-    /// An answer's body that is watched from its end on; `hook` is called once, also when the body is
-    /// cut or dropped.
+    /// An answer's body that is watched from its end on; `hook` is called once, also when the body
+    /// is cut or dropped.
     pub fn follow(&self, body: Body, hook: impl FnOnce(Delivery) + Send + Sync + 'static) -> Body {
         let handle = self.clone();
         body.on_end(move |end| match end {

@@ -1,8 +1,8 @@
 //! Where the upstream is, and getting a connection to it.
 //!
 //! A name is looked up for each connection, so a moved upstream is found without a restart. The
-//! addresses are tried in the order of the lookup, each with a fair part of the time that is left, so
-//! that one that swallows packets does not use up the time of one that works.
+//! addresses are tried in the order of the lookup, each with a fair part of the time that is left,
+//! so that one that swallows packets does not use up the time of one that works.
 
 use std::fmt;
 use std::io;

@@ -1,9 +1,9 @@
 //! One connection to the upstream: hyper's sending half, its timer, and the answer being read.
 //!
 //! It is one box for the connection's whole life. While an answer streams the box *is* the body's
-//! source; at the end it goes back to the pool, and if it is dropped before, the connection's task is
-//! aborted: hyper by itself would go on writing a request whose answer came early. Its timer is reset, not made anew: tokio moves a deadline that only grows without
-//! taking a lock.
+//! source; at the end it goes back to the pool, and if it is dropped before, the connection's task
+//! is aborted: hyper by itself would go on writing a request whose answer came early. Its timer is
+//! reset, not made anew: tokio moves a deadline that only grows without taking a lock.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -12,6 +12,8 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
+/// Processes that die, disks that fail, and the end.
+mod crash;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.

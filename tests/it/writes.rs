@@ -85,6 +85,8 @@ fn the_undo_is_an_ordinary_call_and_marks_the_entry_undone() {
     assert_eq!(undo.status, 204);
     assert_eq!(undo.report()["outcome"], "accepted");
     sidecar.wait_entries(&[("undone", "undone"), ("accepted", "")]);
+    let counted = "takeback_undo_calls_total{outcome=\"accepted\",kind=\"inverse\"} 1";
+    assert!(sidecar.shared.metrics.render().contains(counted));
 }
 
 #[test]

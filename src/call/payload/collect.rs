@@ -1,9 +1,9 @@
 //! Reading a body whole: with a limit, out of a budget, under an idle clock.
 //!
-//! The limit is an argument, so that no caller can forget it; a declared length above it fails before
-//! a byte is read (and before hyper sends `100 Continue`). The budget is what all calls together may
-//! hold in memory: each body takes what it has read, not what it declares, so a sender that declares
-//! much and sends nothing holds nothing. A body that came in one frame is not copied.
+//! The limit is an argument, so that no caller can forget it; a declared length above it fails
+//! before a byte is read (and before hyper sends `100 Continue`). The budget is what all calls
+//! together may hold in memory: each body takes what it has read, not what it declares, so a sender
+//! that declares much and sends nothing holds nothing. A body that came in one frame is not copied.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,8 +104,8 @@ pub enum CollectError {
 
 /// Reads a body whole. Trailers are dropped (standards H-13).
 ///
-/// `limit_bytes` is inclusive; `idle` is the longest wait for a frame. On an error the body is gone,
-/// and with it the connection's hope of reuse, if more of it was to come.
+/// `limit_bytes` is inclusive; `idle` is the longest wait for a frame. On an error the body is
+/// gone, and with it the connection's hope of reuse, if more of it was to come.
 ///
 /// Cancel safety: dropping it before it resolves drops the body and gives the budget back.
 pub async fn collect(
@@ -123,12 +123,12 @@ pub async fn collect(
     }
 }
 
-/// Reads what is left of a body that nobody wants, and forgets it: at most `limit_bytes` more, for at
-/// most `within`. True if it came to its end, so that the connection can be used again.
+/// Reads what is left of a body that nobody wants, and forgets it: at most `limit_bytes` more, for
+/// at most `within`. True if it came to its end, so that the connection can be used again.
 ///
 /// To be called before a refusal is answered: a client that is still writing when its connection is
-/// closed may never read the refusal (pitfall P22). Not for a request that expects `100 Continue`: to
-/// read is to ask for the body.
+/// closed may never read the refusal (pitfall P22). Not for a request that expects `100 Continue`:
+/// to read is to ask for the body.
 pub async fn discard(mut body: Body, limit_bytes: usize, within: Duration) -> bool {
     let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
     if body.is_end_stream() {
@@ -180,8 +180,8 @@ pub enum Partial {
     TooLarge,
 }
 
-/// Reads a body whole if that is possible, and gives it back as a stream if it is not: an answer that
-/// is too long to look at is still an answer. Bytes that were read stay counted until they are
+/// Reads a body whole if that is possible, and gives it back as a stream if it is not: an answer
+/// that is too long to look at is still an answer. Bytes that were read stay counted until they are
 /// handed over. Limits as [`collect`]; the body's own idle clock goes on unless `idle` replaces it.
 ///
 /// Cancel safety: dropping it before it resolves drops the body.

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod mcp;
+pub mod process;
 pub mod sidecar;
 pub mod upstream;
 pub mod wait;

@@ -29,7 +29,7 @@ use super::{Agent, Upstream};
 pub struct Sidecar {
     pub address: SocketAddr,
     pub shared: Arc<Shared>,
-    pub drain: Drain,
+    _drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
     _directory: tempfile::TempDir,
@@ -148,7 +148,7 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, _drain: drain, places, ledger_path, _directory: directory }
     }
 }
 

@@ -105,10 +105,6 @@ impl Upstream {
         assert_eq!(received.len(), 1, "{received:#?}");
         received.into_iter().next().unwrap()
     }
-
-    pub fn last(&self) -> Received {
-        self.received().pop().expect("nothing arrived")
-    }
 }
 
 fn serve(stream: TcpStream, script: &Script, list: &Mutex<Vec<Received>>) {

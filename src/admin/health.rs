@@ -1,0 +1,299 @@
+//! What the probes say, and the telemetry listener's routes.
+//!
+//! | route | 200 when | never depends on |
+//! |---|---|---|
+//! | `/startupz` | the start is over: ledger open, policy in force, data port bound | the upstream |
+//! | `/readyz` | started, policy in force, the ledger took a row within [`LEDGER_FRESH`], not draining | the upstream |
+//! | `/livez` | every worker ran a timer within [`ALIVE`] | ledger, policy, upstream |
+//!
+//! An upstream that is down does not make the sidecar unready: calls get a typed answer, and the
+//! ledger stays reachable. Every answer says each check, and why it fails.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Map, json};
+
+use crate::clock::Clock;
+use crate::ledger::LedgerError;
+use crate::metrics::Metrics;
+
+/// How old the newest proof that the ledger takes writes may be: three heartbeats.
+pub const LEDGER_FRESH: Duration = Duration::from_secs(15);
+
+/// How long a worker may go without running a timer.
+pub const ALIVE: Duration = Duration::from_secs(10);
+
+/// The state of one sidecar, as probes see it; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Health {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    /// What the start waits for; `None` when it is over.
+    waits_for: Mutex<Option<&'static str>>,
+    policy: AtomicBool,
+    /// When the ledger last took a row, in the clock's milliseconds; 0 is never.
+    ledger_ok_ms: AtomicI64,
+    ledger_fault: Mutex<Option<LedgerError>>,
+    draining: AtomicBool,
+    workers: Mutex<Vec<Pulse>>,
+}
+
+/// One worker's sign of life.
+#[derive(Clone, Debug)]
+pub struct Pulse {
+    clock: Clock,
+    beat_ms: Arc<AtomicI64>,
+}
+
+impl Pulse {
+    /// The worker ran.
+    pub fn beat(&self) {
+        self.beat_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+    }
+}
+
+/// One check of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name.
+    pub name: &'static str,
+    /// Why it fails; `None`: it passes.
+    pub fault: Option<String>,
+}
+
+impl Health {
+    /// A sidecar that starts.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                waits_for: Mutex::new(Some("the configuration")),
+                policy: AtomicBool::new(false),
+                ledger_ok_ms: AtomicI64::new(0),
+                ledger_fault: Mutex::new(None),
+                draining: AtomicBool::new(false),
+                workers: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    /// Says what the start waits for, or with `None` that it is over.
+    pub fn waits_for(&self, what: Option<&'static str>) {
+        *self.shared.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    /// A policy is in force.
+    pub fn policy_in_force(&self) {
+        self.shared.policy.store(true, Ordering::Relaxed);
+    }
+
+    /// The ledger took a row, or did not.
+    pub fn ledger(&self, result: Result<(), LedgerError>) {
+        if result.is_ok() {
+            self.shared.ledger_ok_ms.store(self.shared.clock.now_ms(), Ordering::Relaxed);
+        }
+        *self.shared.ledger_fault.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
+    }
+
+    /// The sidecar goes away.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// A further worker.
+    pub fn worker(&self) -> Pulse {
+        let pulse =
+            Pulse { clock: self.shared.clock.clone(), beat_ms: Arc::new(AtomicI64::new(0)) };
+        pulse.beat();
+        self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner).push(pulse.clone());
+        pulse
+    }
+
+    /// The checks of `/startupz`.
+    pub fn startup(&self) -> [Check; 1] {
+        let waits_for = *self.shared.waits_for.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = waits_for.map(|what| format!("waits for {what}"));
+        [Check { name: "startup", fault }]
+    }
+
+    /// The checks of `/readyz`: startup, policy, ledger, draining.
+    pub fn readiness(&self) -> [Check; 4] {
+        let shared = &self.shared;
+        let [startup] = self.startup();
+        let policy =
+            (!shared.policy.load(Ordering::Relaxed)).then(|| "none is in force".to_owned());
+        let is_draining = shared.draining.load(Ordering::Relaxed);
+        [
+            startup,
+            Check { name: "policy", fault: policy },
+            Check { name: "ledger", fault: self.ledger_fault() },
+            Check { name: "draining", fault: is_draining.then(|| "going away".to_owned()) },
+        ]
+    }
+
+    fn ledger_fault(&self) -> Option<String> {
+        let shared = &self.shared;
+        let ok_ms = shared.ledger_ok_ms.load(Ordering::Relaxed);
+        let fault = *shared.ledger_fault.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fault) = fault {
+            return Some(fault.to_string());
+        }
+        if ok_ms == 0 {
+            return Some("it is not open".to_owned());
+        }
+        let age_ms = shared.clock.now_ms().saturating_sub(ok_ms);
+        let is_fresh = age_ms < milliseconds(LEDGER_FRESH);
+        (!is_fresh).then(|| format!("it took no row for {} s", age_ms / 1000))
+    }
+
+    /// The checks of `/livez`.
+    pub fn liveness(&self) -> [Check; 1] {
+        let shared = &self.shared;
+        let now_ms = shared.clock.now_ms();
+        let workers = shared.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let stuck = workers
+            .iter()
+            .filter(|pulse| {
+                let beat_ms = pulse.beat_ms.load(Ordering::Relaxed);
+                now_ms.saturating_sub(beat_ms) >= milliseconds(ALIVE)
+            })
+            .count();
+        let fault =
+            (stuck > 0).then(|| format!("{stuck} of {} workers stand still", workers.len()));
+        [Check { name: "workers", fault }]
+    }
+
+    /// Sets `takeback_ready`.
+    pub fn show(&self, metrics: &Metrics) {
+        let [_, policy, ledger, draining] = self.readiness();
+        let gauges = &metrics.common().ready;
+        for (gauge, check) in gauges.iter().zip([policy, ledger, draining]) {
+            gauge.set(if check.fault.is_none() { 1.0 } else { 0.0 });
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What the telemetry listener serves.
+pub fn router(health: Health, metrics: Metrics) -> Router {
+    Router::new()
+        .route(
+            "/livez",
+            get(|State((health, _)): Telemetry| async move { probe(&health.liveness()) }),
+        )
+        .route(
+            "/readyz",
+            get(|State((health, _)): Telemetry| async move { probe(&health.readiness()) }),
+        )
+        .route(
+            "/startupz",
+            get(|State((health, _)): Telemetry| async move { probe(&health.startup()) }),
+        )
+        .route(
+            "/metrics",
+            get(|State((health, metrics)): Telemetry| async move { exposition(&health, &metrics) }),
+        )
+        .with_state((health, metrics))
+}
+
+type Telemetry = State<(Health, Metrics)>;
+
+/// `{"status": "ok" | "failing", "checks": {"ledger": {"ok": false, "why": "..."}, ...}}`
+fn probe(checks: &[Check]) -> Response {
+    let is_ok = checks.iter().all(|check| check.fault.is_none());
+    let mut members = Map::new();
+    for check in checks {
+        let value = match &check.fault {
+            None => json!({ "ok": true }),
+            Some(why) => json!({ "ok": false, "why": why }),
+        };
+        members.insert(check.name.to_owned(), value);
+    }
+    let status = if is_ok { "ok" } else { "failing" };
+    let text = json!({ "status": status, "checks": members }).to_string();
+    let code = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    super::json(code, text)
+}
+
+fn exposition(health: &Health, metrics: &Metrics) -> Response {
+    health.show(metrics);
+    let mut response = Response::new(axum::body::Body::from(metrics.render()));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Reason;
+
+    fn failing(checks: &[Check]) -> Vec<&'static str> {
+        checks.iter().filter(|check| check.fault.is_some()).map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn ready_is_started_with_a_policy_and_a_fresh_ledger_and_not_draining() {
+        let (clock, hand) = Clock::manual(1_800_000_000_000);
+        let health = Health::new(clock);
+        assert_eq!(failing(&health.readiness()), ["startup", "policy", "ledger"]);
+
+        health.policy_in_force();
+        health.ledger(Ok(()));
+        health.waits_for(None);
+        assert!(failing(&health.readiness()).is_empty());
+        assert!(failing(&health.startup()).is_empty());
+
+        hand.advance(LEDGER_FRESH - Duration::from_millis(1));
+        assert!(failing(&health.readiness()).is_empty());
+        hand.advance(Duration::from_millis(1));
+        assert_eq!(failing(&health.readiness()), ["ledger"]);
+
+        health.ledger(Ok(()));
+        health.ledger(Err(LedgerError::Unavailable(Reason::Full)));
+        let [_, _, ledger, _] = health.readiness();
+        assert!(ledger.fault.unwrap().contains("full"));
+
+        health.ledger(Ok(()));
+        health.drain();
+        assert_eq!(failing(&health.readiness()), ["draining"]);
+    }
+
+    #[test]
+    fn alive_is_every_worker_running_and_nothing_else() {
+        let (clock, hand) = Clock::manual(1_800_000_000_000);
+        let health = Health::new(clock);
+        let (first, _second) = (health.worker(), health.worker());
+        assert!(failing(&health.liveness()).is_empty());
+
+        hand.advance(ALIVE);
+        first.beat();
+
+        let [workers] = health.liveness();
+        assert_eq!(workers.fault.as_deref(), Some("1 of 2 workers stand still"));
+    }
+
+    #[test]
+    fn a_probe_names_each_check_and_why_it_fails() {
+        let checks = [
+            Check { name: "policy", fault: None },
+            Check { name: "ledger", fault: Some("its volume is full".to_owned()) },
+        ];
+        assert_eq!(probe(&checks).status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(probe(&checks[..1]).status(), StatusCode::OK);
+    }
+}

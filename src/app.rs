@@ -1,0 +1,435 @@
+//! The process around the stack: built out of a [`Config`], started in order, ended in order.
+//!
+//! Start (each step is named by `/startupz` while it lasts):
+//!
+//! 1. The telemetry listener, so that probes can say what the start waits for.
+//! 2. The ledger: its lock, its recovery.
+//! 3. The policy; a first one that is bad is fatal, for nothing is served under no policy.
+//! 4. Every metric series, at 0.
+//! 5. The admin socket; then the data port, last: before it, agents are refused and never passed on.
+//!
+//! Threads: one worker per processor, each with its own listener on the data port, its own runtime, its
+//! own connections to the upstream and its own stack; the ledger's writer; and one control thread for
+//! telemetry, admin, signals and upkeep, so that none of them waits for a call.
+//!
+//! End, from SIGTERM (or [`Running::stop`]): `/readyz` fails at once; calls are served for `drain.min`
+//! longer; then no call is taken and connections close after the answers they owe; writes under way are
+//! waited for until `drain.grace`. What is left is cut, recorded as unknown in one batch, and counted;
+//! then the ledger is closed. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
+//! entry that was begun is unknown at the next start.
+
+mod control;
+pub mod log;
+mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::admin::Admin;
+use crate::admin::health::Health;
+use crate::admin::listen::bind_unix;
+use crate::admit::Places;
+use crate::call::payload::Budget;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
+use crate::mcp::Methods;
+use crate::metrics::Metrics;
+use crate::pipeline::confirmation::Sealer;
+use crate::pipeline::live::{Live, Policies};
+use crate::pipeline::{
+    Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random,
+};
+use crate::policy::{self, Snapshot};
+use crate::server::{self, BindError, Drain};
+use crate::tasks::Tasks;
+use crate::upstream::{self, Upstream};
+
+use control::{Parts, Stop};
+use worker::Worker;
+
+/// Why a sidecar could not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The admin socket.
+    #[error("the admin socket {} cannot be made: {}", path.display(), reason(source))]
+    Admin {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The data port.
+    #[error("{0}; is another process there, or give another --listen")]
+    Bind(#[source] BindError),
+    /// The ledger.
+    #[error("the ledger {} cannot be opened", path.display())]
+    Ledger {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// No operation is declared.
+    #[error("no operation is declared in {}: every call would be undeclared", path.display())]
+    NoPolicy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The policy, with its findings.
+    #[error("{findings}the policy in {} cannot be served", path.display())]
+    Policy {
+        /// The folder.
+        path: PathBuf,
+        /// For people; ends with an empty line.
+        findings: String,
+    },
+    /// A thread or a runtime could not be made.
+    #[error("a thread of the process could not be started")]
+    Runtime(#[source] io::Error),
+    /// The telemetry port.
+    #[error("the telemetry address {address} cannot be listened on")]
+    Telemetry {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread of the process panicked; its message is in the log.
+    #[error("a thread of the process died; this is a defect of takeback")]
+    Thread,
+}
+
+fn reason(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another sidecar answers there",
+        io::ErrorKind::AlreadyExists => "there is a file that is no socket",
+        io::ErrorKind::NotFound => "its folder is not there",
+        io::ErrorKind::PermissionDenied => "its folder may not be written",
+        _ => "the system refuses",
+    }
+}
+
+/// How a sidecar ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Writes that were cut by the end of the drain; their entries are unknown.
+    pub forced: usize,
+}
+
+/// Who asks a sidecar to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signals {
+    /// Only [`Running::stop`]: for a sidecar inside another program.
+    Ignored,
+    /// SIGTERM and SIGINT too.
+    Obeyed,
+}
+
+/// A sidecar that serves. Dropping it without [`Running::join`] cuts what is under way.
+#[derive(Debug)]
+pub struct Running {
+    /// Where agents connect.
+    pub data: SocketAddr,
+    /// Where probes and metrics are read.
+    pub telemetry: SocketAddr,
+    /// The admin socket.
+    pub admin: PathBuf,
+    stop: Arc<watch::Sender<Stop>>,
+    control: Option<JoinHandle<Ended>>,
+}
+
+impl Running {
+    /// Asks it to stop, as SIGTERM does; a second time: to stop at once.
+    pub fn stop(&self) {
+        control::ask(&self.stop, Stop::Drain);
+    }
+
+    /// Waits until it has stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`AppError::Thread`].
+    pub fn join(mut self) -> Result<Ended, AppError> {
+        match self.control.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => Ok(ended),
+            Some(Err(_)) | None => Err(AppError::Thread),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(control) = self.control.take() {
+            control::ask(&self.stop, Stop::Now);
+            // The ledger's lock is free when this returns. A panic was logged where it happened.
+            drop(control.join());
+        }
+    }
+}
+
+/// Starts a sidecar and serves until a signal ends it.
+///
+/// # Errors
+///
+/// See [`AppError`].
+pub fn run(config: Config) -> Result<Ended, AppError> {
+    start(config, Signals::Obeyed)?.join()
+}
+
+/// Starts a sidecar in this process; returns when it serves. Blocks for the start.
+///
+/// # Errors
+///
+/// See [`AppError`].
+pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let clock = Clock::system(newest_ms(&config.ledger));
+    // The bucket lists are constants, and a test makes them.
+    let metrics = Metrics::new().map_err(|error| AppError::Runtime(io::Error::other(error)))?;
+    let health = Health::new(clock.clone());
+    let tasks = Tasks::new();
+
+    let address = config.telemetry_listen;
+    let failed = |source| AppError::Telemetry { address, source };
+    let telemetry = std::net::TcpListener::bind(address).map_err(failed)?;
+    telemetry.set_nonblocking(true).map_err(failed)?;
+    let telemetry_address = telemetry.local_addr().map_err(failed)?;
+    let (stop, stopping) = watch::channel(Stop::No);
+    let stop = Arc::new(stop);
+    let (parts_in, parts) = oneshot::channel();
+    let control = control::Control {
+        telemetry,
+        health: health.clone(),
+        metrics: metrics.clone(),
+        tasks: tasks.clone(),
+        parts,
+        stopping,
+    };
+    let signalled = match signals {
+        Signals::Ignored => None,
+        Signals::Obeyed => Some(Arc::clone(&stop)),
+    };
+    let control = std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || control.run(signalled))
+        .map_err(AppError::Runtime)?;
+    // From here on a failure ends the control thread: it is told by the drop of `parts_in`.
+    let running = |data, admin| Running {
+        data,
+        telemetry: telemetry_address,
+        admin,
+        stop: Arc::clone(&stop),
+        control: Some(control),
+    };
+    match build(config, clock, metrics, &health, tasks) {
+        Ok(built) => {
+            let Built { parts, data, admin } = built;
+            let running = running(data, admin);
+            if parts_in.send(parts).is_err() {
+                return Err(AppError::Thread);
+            }
+            health.waits_for(None);
+            tracing::info!(
+                listen = %running.data,
+                telemetry = %running.telemetry,
+                admin = %running.admin.display(),
+                "serving"
+            );
+            Ok(running)
+        }
+        Err(error) => {
+            drop(parts_in);
+            drop(running(address, PathBuf::new()));
+            Err(error)
+        }
+    }
+}
+
+struct Built {
+    parts: Parts,
+    data: SocketAddr,
+    admin: PathBuf,
+}
+
+/// Steps 2 to 5 of the start.
+fn build(
+    config: Config,
+    clock: Clock,
+    metrics: Metrics,
+    health: &Health,
+    tasks: Tasks,
+) -> Result<Built, AppError> {
+    health.waits_for(Some("the ledger"));
+    let opened = Embedded::open(&config.ledger, Options::default(), clock.now_ms());
+    let (store, recovered) =
+        opened.map_err(|source| AppError::Ledger { path: config.ledger.clone(), source })?;
+    let ledger = Ledger::Embedded(store);
+    health.ledger(Ok(()));
+    metrics.common().ledger_recovered.increment(recovered.unknown);
+    if recovered.unknown > 0 {
+        let entries = recovered.unknown;
+        tracing::warn!(entries, "writes of an earlier run are of unknown outcome");
+    }
+
+    health.waits_for(Some("the policy"));
+    let snapshot = load_policy(&config.policies, config.is_strict)?;
+    let live = Live::new(snapshot, &metrics);
+    let common = metrics.common();
+    let [applied, ..] = &common.reloads;
+    applied.increment(1);
+    common.last_reload_ok.set(1.0);
+    common.last_reload_seconds.set(seconds(clock.now_ms()));
+    health.policy_in_force();
+
+    health.waits_for(Some("the listeners"));
+    let drain = Drain::new();
+    let shared = Arc::new(Shared {
+        policies: Policies::new(live),
+        sealer: Sealer::new(ledger.sealing_key()),
+        ledger,
+        metrics,
+        clock,
+        budget: Budget::new(config.limits.body_budget_bytes),
+        settings: settings(&config),
+        tasks: tasks.clone(),
+        mcp: McpState::default(),
+    });
+    let admin_socket = bind_unix(&config.admin_listen)
+        .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    let limits = server::Limits {
+        connections: config.limits.connections,
+        head: config.timeouts.request_head,
+        keep_alive: config.timeouts.keep_alive,
+        ..server::Limits::default()
+    };
+    let upstream = upstream::Config::new(config.upstream.authority.clone());
+    let listeners =
+        server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
+    let data = listeners.first().map_or(config.listen, server::Listener::address);
+    let places = Places::new(config.limits.inflight);
+    let mcp_paths: Arc<[String]> = config.mcp.paths.clone().into();
+    let methods = Arc::new(Methods::new(config.mcp.allow_methods.clone()));
+    let draining = Arc::new(AtomicBool::new(false));
+    let (end, ending) = watch::channel(false);
+    let mut workers = Vec::with_capacity(listeners.len());
+    for (index, listener) in listeners.into_iter().enumerate() {
+        let worker = Worker {
+            listener,
+            shared: Arc::clone(&shared),
+            upstream: upstream.clone(),
+            places: places.clone(),
+            mcp_paths: Arc::clone(&mcp_paths),
+            methods: Arc::clone(&methods),
+            draining: Arc::clone(&draining),
+            drain: drain.clone(),
+            pulse: health.worker(),
+            ending: ending.clone(),
+        };
+        match worker.start(index) {
+            Ok(started) => workers.push(started),
+            Err(error) => {
+                // Those that run already would serve on.
+                drain.begin(Duration::ZERO);
+                return Err(AppError::Runtime(error));
+            }
+        }
+    }
+    let parts = Parts {
+        admin: Admin {
+            shared,
+            upstream: Upstream::new(upstream, tasks),
+            ledger: config.ledger.clone(),
+            reconciling: tokio::sync::Mutex::new(()),
+        },
+        admin_socket,
+        admin_path: config.admin_listen.clone(),
+        workers,
+        draining,
+        drain,
+        end,
+        times: config.drain,
+    };
+    Ok(Built { parts, data, admin: config.admin_listen })
+}
+
+/// The newest time that the ledger knows, or 0: time does not start before it.
+fn newest_ms(ledger: &Path) -> i64 {
+    let filter = Filter { limit: 1, ..Filter::default() };
+    let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
+    let records = newest.unwrap_or_default();
+    let times =
+        records.iter().map(|record| record.prior.finished_ms.unwrap_or(0).max(record.attempted_ms));
+    times.max().unwrap_or(0)
+}
+
+/// Loads the first policy.
+fn load_policy(path: &Path, is_strict: bool) -> Result<Snapshot, AppError> {
+    let compiled = policy::load(path);
+    let refused = compiled.snapshot.is_none() || (is_strict && compiled.has_errors());
+    if refused {
+        return Err(AppError::Policy { path: path.to_owned(), findings: compiled.human() });
+    }
+    let Some(snapshot) = compiled.snapshot else {
+        return Err(AppError::Policy { path: path.to_owned(), findings: String::new() });
+    };
+    if snapshot.operations().is_empty() {
+        return Err(AppError::NoPolicy { path: path.to_owned() });
+    }
+    for served in snapshot.operations().iter().filter(|served| served.is_degraded()) {
+        let notes = served.notes.join("; ");
+        let operation = &served.operation.id;
+        tracing::warn!(%operation, notes, "served as less than it was declared");
+    }
+    let revision = snapshot.revision().to_hex();
+    tracing::info!(operations = snapshot.operations().len(), revision, "policy in force");
+    Ok(snapshot)
+}
+
+fn settings(config: &Config) -> Settings {
+    // Unique, so that two sidecars on one way do not take each other for a loop.
+    let mut random = [0; 4];
+    fill_random(&mut random);
+    let limits = &config.limits;
+    let timeouts = &config.timeouts;
+    Settings {
+        report_header: config.report_header.clone(),
+        mode: config.mode,
+        limits: Limits {
+            request_body_bytes: limits.request_body_bytes,
+            response_body_bytes: limits.response_body_bytes,
+            request_idle: timeouts.request_idle,
+        },
+        timeouts: Timeouts {
+            connect: timeouts.connect,
+            head: timeouts.head,
+            idle: timeouts.idle,
+            total: timeouts.total,
+        },
+        pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
+        upstream_authority: config.upstream.host.clone(),
+        upstream_base: config.upstream.base.clone(),
+        upstream_headers: config.upstream.headers.clone(),
+        mcp: McpSettings::default(),
+    }
+}
+
+/// Milliseconds as the seconds that metrics count in.
+fn seconds(at_ms: i64) -> f64 {
+    // Exact below 2^32 s; metrics need no more.
+    let whole = u32::try_from(at_ms / 1000).unwrap_or(u32::MAX);
+    let rest = u32::try_from(at_ms % 1000).unwrap_or(0);
+    f64::from(whole) + f64::from(rest) / 1000.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,487 @@
+//! The sidecar's own configuration: static, read once, checked whole.
+//!
+//! A setting comes from a flag, else from its `TAKEBACK_*` variable, else from the file
+//! (`--config`), else it has a default. The list of settings is closed ([`MEMBERS`]): an unknown one
+//! in the file is an error that names the nearest known one. All errors are told at once, each with
+//! where it is and what to do. What calls may do is not here but in the policy files.
+//!
+//! ```yaml
+//! listen: 127.0.0.1:8080
+//! upstream: { url: "http://127.0.0.1:9000/api", headers_file: /etc/takeback/upstream-headers }
+//! policies: /etc/takeback/policies
+//! ledger: /var/lib/takeback/ledger.db
+//! ```
+
+mod given;
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, header};
+
+use crate::contract::class::Mode;
+use crate::contract::json::MAX_TEXT;
+use crate::http::headers as own_headers;
+use crate::http::target::oddity;
+use crate::upstream::Authority;
+
+pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, Sources};
+use given::{Reader, shown};
+
+/// The longest path of a Unix socket that Linux takes, in bytes; short of 108 by the end mark and
+/// the suffix under which it is made.
+const MAX_SOCKET_PATH: usize = 100;
+
+/// A sidecar's configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where agents connect. Default `127.0.0.1:8080`: loopback, so that nothing is exposed unasked.
+    pub listen: SocketAddr,
+    /// Where probes and metrics are read. Default `127.0.0.1:9464`, the port that OpenTelemetry's
+    /// Prometheus exporters use.
+    pub telemetry_listen: SocketAddr,
+    /// The Unix socket of the admin API. Default: the ledger's path and `.sock`, so that whoever may
+    /// read the ledger finds it, and nobody else reaches it.
+    pub admin_listen: PathBuf,
+    /// The gateway.
+    pub upstream: UpstreamConfig,
+    /// The folder of policy files. No default: nothing is served under no policy.
+    pub policies: PathBuf,
+    /// The ledger's file. Default `takeback-data/ledger.db` in the working directory: a folder of
+    /// its own, because three more files and the socket lie beside it.
+    pub ledger: PathBuf,
+    /// MCP.
+    pub mcp: McpConfig,
+    /// Whether the rules stop calls. Default `enforce`.
+    pub mode: Mode,
+    /// The header that carries the report. Default `X-Anvil-Effect`, ADR-0030's.
+    pub report_header: HeaderName,
+    /// Limits.
+    pub limits: LimitsConfig,
+    /// Clocks.
+    pub timeouts: TimeoutsConfig,
+    /// The end.
+    pub drain: DrainConfig,
+    /// Whether a finding of level error in a policy refuses the start. Default `false`: that
+    /// operation is served degraded. Only by the flag `--strict`.
+    pub is_strict: bool,
+    /// What was odd, and no error.
+    pub warnings: Vec<String>,
+}
+
+/// The gateway that calls are forwarded to.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// Where it is.
+    pub authority: Authority,
+    /// The value of `Host`: the authority as it was written.
+    pub host: String,
+    /// The path under which its own paths lie; empty, or without a trailing slash.
+    pub base: String,
+    /// Headers that every request to it carries; marked sensitive, so that nothing prints them.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Where and how MCP is spoken.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    /// Paths that speak MCP, exact. Default `/mcp`. It is never guessed from a body.
+    pub paths: Vec<String>,
+    /// Methods beside the protocol's own that pass. Default none: an unknown method could run a
+    /// tool under another name.
+    pub allow_methods: Vec<String>,
+}
+
+/// What one sidecar may take at once.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitsConfig {
+    /// Calls in flight. Default 1024: as many as the ledger's queue, and 1024 × 64 KiB of heads is
+    /// what a small pod has.
+    pub inflight: usize,
+    /// Connections. Default 1024; more wait in the kernel.
+    pub connections: usize,
+    /// The longest request body that is read, in bytes. Default 4 MiB.
+    pub request_body_bytes: usize,
+    /// The longest answer that is read to be settled, in bytes. Default 4 MiB; a longer one passes.
+    pub response_body_bytes: usize,
+    /// What all bodies that are held may take together, in bytes. Default 256 MiB: 1024 calls of
+    /// 4 MiB each would be 4 GiB.
+    pub body_budget_bytes: usize,
+    /// Worker threads. Default: the processors that this process may use.
+    pub workers: NonZeroUsize,
+}
+
+/// Clocks; those of the upstream can be changed by operation.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeoutsConfig {
+    /// Until a connection to the upstream stands. Default 3000 ms, at most 4500: a write whose first
+    /// byte is not out 5 s after its begin counts as not sent.
+    pub connect: Duration,
+    /// From the request's end to the answer's head. Default 60000 ms, as nginx waits.
+    pub head: Duration,
+    /// Between two pieces of an answer. Default 60000 ms.
+    pub idle: Duration,
+    /// The whole call. Default 300000 ms: a lookup that finds nothing counts only after it.
+    pub total: Duration,
+    /// From the first byte of a request's head to its last. Default 10000 ms.
+    pub request_head: Duration,
+    /// Between two pieces of a request's body. Default 30000 ms.
+    pub request_idle: Duration,
+    /// How long an agent's connection is kept without a request. Default 75000 ms, above the minute
+    /// after which an answer counts as delivered.
+    pub keep_alive: Duration,
+}
+
+/// How the sidecar ends.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainConfig {
+    /// How long it still takes calls after SIGTERM, while load balancers learn that it goes. Default
+    /// 5000 ms. A SIGINT skips it: a person waits.
+    pub min: Duration,
+    /// From the signal until the rest is cut, `min` included. Default 25000 ms: Kubernetes kills
+    /// after 30 s, and the last batch of the ledger needs a part of the rest.
+    pub grace: Duration,
+}
+
+/// Where the ledger and the admin socket of a sidecar are: what the other commands need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The ledger's file.
+    pub ledger: PathBuf,
+    /// The admin socket.
+    pub admin_listen: PathBuf,
+}
+
+impl Config {
+    /// Reads the configuration out of its sources. Reads the file of upstream headers too; nothing
+    /// else of the file system.
+    ///
+    /// # Errors
+    ///
+    /// All faults at once.
+    pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(sources);
+        let listen = address(&mut reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
+        let telemetry =
+            address(&mut reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)));
+        let places = places(&mut reader);
+        let upstream = upstream(&mut reader);
+        let policies = reader.path("policies");
+        if policies.is_none() && reader.list("policies").is_none() {
+            let help = "give --policies DIR, TAKEBACK_POLICIES or `policies` in the file; \
+                        `takeback check DIR` tries one";
+            reader.error(Origin::Nowhere, "no policies are given", help);
+        }
+        let mcp = mcp(&mut reader);
+        let mode = reader.read("mode", |text| {
+            let help = "give `enforce` or `observe`".to_owned();
+            Mode::from_name(text).ok_or_else(|| (format!("is {}", shown(text)), help))
+        });
+        let report_header = reader.read("report_header", report_header);
+        let limits = limits(&mut reader);
+        let timeouts = timeouts(&mut reader);
+        let drain = drain(&mut reader);
+        let (Some(upstream), Some(policies), true) = (upstream, policies, reader.errors.is_empty())
+        else {
+            return Err(ConfigErrors(reader.errors));
+        };
+        Ok(Self {
+            listen,
+            telemetry_listen: telemetry,
+            admin_listen: places.admin_listen,
+            upstream,
+            policies,
+            ledger: places.ledger,
+            mcp,
+            mode: mode.unwrap_or(Mode::Enforce),
+            report_header: report_header.unwrap_or(own_headers::REPORT),
+            limits,
+            timeouts,
+            drain,
+            is_strict: false,
+            warnings: reader.warnings,
+        })
+    }
+}
+
+impl Places {
+    /// Where the ledger and the admin socket are; the other settings are not looked at, but the file
+    /// is held to the closed list.
+    ///
+    /// # Errors
+    ///
+    /// All faults of these two settings and of the file.
+    pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(sources);
+        let places = places(&mut reader);
+        if reader.errors.is_empty() { Ok(places) } else { Err(ConfigErrors(reader.errors)) }
+    }
+}
+
+fn address(reader: &mut Reader, member: &'static str, default: SocketAddr) -> SocketAddr {
+    let value = reader.read(member, |text| {
+        let help = "give an address and a port, such as 127.0.0.1:8080 or [::1]:8080".to_owned();
+        text.parse().map_err(|_| (format!("is {}", shown(text)), help))
+    });
+    value.unwrap_or(default)
+}
+
+fn places(reader: &mut Reader) -> Places {
+    let is_remote = |text: &str| text.starts_with("postgres:") || text.starts_with("postgresql:");
+    let ledger = match reader.text("ledger") {
+        Some((origin, text)) if is_remote(&text) => {
+            let what = "`ledger` is a PostgreSQL address, which is not supported yet";
+            reader.error(origin, what, "give the path of a file");
+            None
+        }
+        _ => reader.path("ledger"),
+    };
+    let ledger = ledger.unwrap_or_else(|| PathBuf::from("takeback-data/ledger.db"));
+    let admin_listen = match reader.text("admin_listen") {
+        Some((origin, text)) if text.parse::<SocketAddr>().is_ok() => {
+            let what = "`admin_listen` is a network address, which is not supported yet: \
+                        it needs TLS and tokens";
+            reader.error(origin, what, "give the path of a Unix socket");
+            None
+        }
+        _ => reader.path("admin_listen"),
+    };
+    let admin_listen = match admin_listen {
+        Some(path) => match path.to_str().and_then(|path| path.strip_prefix("unix:")) {
+            Some(rest) => PathBuf::from(rest),
+            None => path,
+        },
+        None => beside(&ledger),
+    };
+    if admin_listen.as_os_str().len() > MAX_SOCKET_PATH {
+        let origin = reader.list("admin_listen").map_or(Origin::Nowhere, |given| given.origin);
+        let what = format!(
+            "the admin socket's path has {} bytes; {MAX_SOCKET_PATH} are possible",
+            admin_listen.as_os_str().len()
+        );
+        reader.error(origin, what, "give a shorter `admin_listen`");
+    }
+    Places { ledger, admin_listen }
+}
+
+/// The socket beside a ledger.
+fn beside(ledger: &Path) -> PathBuf {
+    let mut path = ledger.as_os_str().to_owned();
+    path.push(".sock");
+    PathBuf::from(path)
+}
+
+fn upstream(reader: &mut Reader) -> Option<UpstreamConfig> {
+    if reader.list("upstream.url").is_none() {
+        let help = "give --upstream http://HOST:PORT, TAKEBACK_UPSTREAM_URL or `upstream.url` in \
+                    the file";
+        reader.error(Origin::Nowhere, "no upstream is given", help);
+    }
+    let url = reader.read("upstream.url", upstream_url);
+    let mut headers = Vec::new();
+    if let Some(path) = reader.path("upstream.headers_file") {
+        let origin =
+            reader.list("upstream.headers_file").map_or(Origin::Nowhere, |given| given.origin);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => headers = upstream_headers(reader, &path, &text),
+            Err(error) => {
+                let what = format!("{} cannot be read: {error}", path.display());
+                reader.error(origin, what, "it holds one `Name: value` on each line");
+            }
+        }
+    }
+    let (authority, host, base) = url?;
+    Some(UpstreamConfig { authority, host, base, headers })
+}
+
+type Url = (Authority, String, String);
+
+fn upstream_url(text: &str) -> Result<Url, (String, String)> {
+    let form = || "give http://HOST, http://HOST:PORT or http://HOST:PORT/BASE".to_owned();
+    // A URL that holds a user may hold a password; it is not shown.
+    let wrong = |what: &str| (what.to_owned(), form());
+    if text.starts_with("https://") {
+        let help = "terminate TLS beside the gateway, or give its http:// address".to_owned();
+        return Err(("is an https:// address, which is not supported yet".to_owned(), help));
+    }
+    let Some(rest) = text.strip_prefix("http://") else {
+        return Err(wrong("is not an http:// address"));
+    };
+    if rest.contains('@') {
+        let help = "put the credential into `upstream.headers_file`".to_owned();
+        return Err(("names a user".to_owned(), help));
+    }
+    if rest.contains(['?', '#']) {
+        return Err(wrong("has a query or a fragment"));
+    }
+    let (host, base) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, ""),
+    };
+    let has_port = !host.ends_with(']') && host.rsplit_once(':').is_some();
+    let full = if has_port { host.to_owned() } else { format!("{host}:80") };
+    let authority: Authority =
+        full.parse().map_err(|_| wrong(&format!("has the host {}", shown(host))))?;
+    let base = base.trim_end_matches('/');
+    let is_odd = !base.is_empty()
+        && (oddity(base).is_some() || base.parse::<http::uri::PathAndQuery>().is_err());
+    if is_odd {
+        return Err(wrong(&format!("has the base path {}", shown(base))));
+    }
+    Ok((authority, host.to_ascii_lowercase(), base.to_owned()))
+}
+
+/// Headers that we set ourselves on every request, or that belong to one hop.
+const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::HOST,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    own_headers::IDEMPOTENCY_KEY,
+];
+
+/// Reads `Name: value` lines; errors name the line and never its value.
+fn upstream_headers(
+    reader: &mut Reader,
+    path: &Path,
+    text: &str,
+) -> Vec<(HeaderName, HeaderValue)> {
+    let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
+    let name: std::sync::Arc<str> = path.display().to_string().into();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let number = index.saturating_add(1);
+        let origin = Origin::File { name: name.clone(), line: number, column: 1 };
+        let parts = line.split_once(':').and_then(|(name, value)| {
+            let mut value = HeaderValue::from_str(value.trim()).ok()?;
+            value.set_sensitive(true);
+            Some((name.trim().parse::<HeaderName>().ok()?, value))
+        });
+        let Some((name, value)) = parts else {
+            reader.error(origin, "this line is no header", "write `Name: value`");
+            continue;
+        };
+        if NOT_OURS_TO_GIVE.contains(&name) {
+            let what = format!("`{name}` is set by the proxy on every request");
+            reader.error(origin, what, "remove it");
+        } else if headers.iter().any(|(known, _)| *known == name) {
+            reader.error(origin, format!("`{name}` is given twice"), "give it once");
+        } else {
+            headers.push((name, value));
+        }
+    }
+    headers
+}
+
+fn mcp(reader: &mut Reader) -> McpConfig {
+    let mut paths = vec!["/mcp".to_owned()];
+    if let Some(given) = reader.list("mcp.paths") {
+        for path in &given.values {
+            if oddity(path).is_some() || path.contains('?') {
+                let what = format!("`mcp.paths` holds {}", shown(path));
+                let help = "give plain paths, such as /mcp; they are compared exactly";
+                reader.error(given.origin.clone(), what, help);
+            }
+        }
+        paths = given.values;
+    }
+    let methods = reader.list("mcp.allow_methods").map(|given| given.values).unwrap_or_default();
+    if methods.iter().any(|method| method == "tools/call") {
+        let origin = reader.list("mcp.allow_methods").map_or(Origin::Nowhere, |g| g.origin);
+        let what = "`mcp.allow_methods` holds `tools/call`";
+        reader.error(origin, what, "a tool's call is what the policy decides; remove it");
+    }
+    McpConfig { paths, allow_methods: methods }
+}
+
+fn report_header(text: &str) -> Result<HeaderName, (String, String)> {
+    let help = || "give a name of your own, such as X-Anvil-Effect".to_owned();
+    let name: HeaderName = text
+        .parse()
+        .map_err(|_| (format!("is {}, which is no header name", shown(text)), help()))?;
+    let controls = [
+        own_headers::EFFECT_CONFIRM,
+        own_headers::EFFECT_STAGE,
+        own_headers::EFFECT_TASK,
+        own_headers::REPLAYED,
+        header::AUTHORIZATION,
+        header::CONTENT_ENCODING,
+        header::CONTENT_TYPE,
+        header::COOKIE,
+        header::DATE,
+        header::LOCATION,
+        header::SET_COOKIE,
+        header::VIA,
+    ];
+    if NOT_OURS_TO_GIVE.contains(&name) || controls.contains(&name) {
+        return Err((format!("is `{name}`, which has a meaning of its own"), help()));
+    }
+    Ok(name)
+}
+
+fn limits(reader: &mut Reader) -> LimitsConfig {
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+    let longest = u64::try_from(MAX_TEXT).unwrap_or(64 * MIB);
+    let request = reader.number("limits.request_body_bytes", 4 * MIB, KIB..=longest);
+    let response = reader.number("limits.response_body_bytes", 4 * MIB, KIB..=longest);
+    let budget = reader.number("limits.body_budget_bytes", 256 * MIB, KIB..=64 * KIB * MIB);
+    if budget < request.max(response) {
+        let origin =
+            reader.list("limits.body_budget_bytes").map_or(Origin::Nowhere, |given| given.origin);
+        let what = format!("`limits.body_budget_bytes` is {budget}, less than one body may have");
+        reader.error(origin, what, "raise it, or lower the limits of bodies");
+    }
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = u64::try_from(cores).unwrap_or(1).min(1024);
+    let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    let workers = size(reader.number("limits.workers", cores, 1..=1024));
+    LimitsConfig {
+        inflight: size(reader.number("limits.inflight", 1024, 1..=1_000_000)),
+        connections: size(reader.number("limits.connections", 1024, 1..=1_000_000)),
+        request_body_bytes: size(request),
+        response_body_bytes: size(response),
+        body_budget_bytes: size(budget),
+        workers: NonZeroUsize::new(workers).unwrap_or(NonZeroUsize::MIN),
+    }
+}
+
+/// The longest clock: a day.
+const DAY_MS: u64 = 86_400_000;
+
+fn timeouts(reader: &mut Reader) -> TimeoutsConfig {
+    let mut clock =
+        |member, default, bounds| Duration::from_millis(reader.number(member, default, bounds));
+    TimeoutsConfig {
+        connect: clock("timeouts.connect_ms", 3_000, 1..=4_500),
+        head: clock("timeouts.head_ms", 60_000, 1..=DAY_MS),
+        idle: clock("timeouts.idle_ms", 60_000, 1..=DAY_MS),
+        total: clock("timeouts.total_ms", 300_000, 1..=DAY_MS),
+        request_head: clock("timeouts.request_head_ms", 10_000, 100..=600_000),
+        request_idle: clock("timeouts.request_idle_ms", 30_000, 100..=600_000),
+        keep_alive: clock("timeouts.keep_alive_ms", 75_000, 61_000..=DAY_MS),
+    }
+}
+
+fn drain(reader: &mut Reader) -> DrainConfig {
+    let min = reader.number("drain.min_ms", 5_000, 0..=DAY_MS);
+    let grace = reader.number("drain.grace_ms", 25_000, 0..=DAY_MS);
+    if grace < min {
+        let given = reader.list("drain.grace_ms").or_else(|| reader.list("drain.min_ms"));
+        let origin = given.map_or(Origin::Nowhere, |given| given.origin);
+        let what = format!("`drain.grace_ms` is {grace}, less than `drain.min_ms` ({min})");
+        reader.error(origin, what, "the grace counts from the signal and includes the minimum");
+    }
+    DrainConfig { min: Duration::from_millis(min), grace: Duration::from_millis(grace) }
+}
+
+#[cfg(test)]
+mod tests;

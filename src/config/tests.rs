@@ -1,0 +1,235 @@
+use super::*;
+
+const UPSTREAM: (&str, &str) = ("upstream.url", "http://127.0.0.1:9000");
+const POLICIES: (&str, &str) = ("policies", "p");
+
+fn file(text: &str) -> Sources {
+    Sources {
+        file: Some((PathBuf::from("etc/takeback.yaml"), text.to_owned())),
+        ..Sources::default()
+    }
+}
+
+fn with_required(mut sources: Sources) -> Sources {
+    sources.flags.extend(Sources::of(&[UPSTREAM, POLICIES]).flags);
+    sources
+}
+
+fn faults(sources: Sources) -> String {
+    Config::load(sources).unwrap_err().to_string()
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let config = Config::load(Sources::of(&[UPSTREAM, POLICIES])).unwrap();
+
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.telemetry_listen.to_string(), "127.0.0.1:9464");
+    assert_eq!(config.ledger, Path::new("takeback-data/ledger.db"));
+    assert_eq!(config.admin_listen, Path::new("takeback-data/ledger.db.sock"));
+    assert_eq!(config.mcp.paths, ["/mcp"]);
+    assert_eq!(config.mode, Mode::Enforce);
+    assert_eq!(config.report_header, "x-anvil-effect");
+    assert_eq!(config.limits.request_body_bytes, 4 * 1024 * 1024);
+    assert_eq!(config.upstream.authority.to_string(), "127.0.0.1:9000");
+    assert_eq!(config.upstream.base, "");
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+    let mut sources = with_required(file(
+        "listen: 127.0.0.1:1\ntelemetry_listen: 127.0.0.1:1\nadmin_listen: a.sock\n",
+    ));
+    sources.flags.push(("listen", "--listen", "127.0.0.1:3".to_owned()));
+    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    sources.environment = vec![
+        variable("TAKEBACK_LISTEN", "127.0.0.1:2"),
+        variable("TAKEBACK_TELEMETRY_LISTEN", "127.0.0.1:2"),
+        variable("TAKEBACK_MCP_PATHS", "/a, /b"),
+        variable("TAKEBACK_LIMITS_INFLIGHT", "7"),
+        variable("HOME", "/root"),
+    ];
+
+    let config = Config::load(sources).unwrap();
+
+    assert_eq!(config.listen.port(), 3);
+    assert_eq!(config.telemetry_listen.port(), 2);
+    assert_eq!(config.admin_listen, Path::new("etc/a.sock"));
+    assert_eq!(config.mcp.paths, ["/a", "/b"]);
+    assert_eq!(config.limits.inflight, 7);
+}
+
+#[test]
+fn every_fault_is_told_at_once_with_its_place_and_what_to_do() {
+    let text = "listne: 127.0.0.1:1\n\
+                timeouts:\n  connect_ms: 9000\n  conect_ms: 1\n\
+                limits: 5\n\
+                mode: strict\n\
+                tls: { cert_file: a }\n\
+                upstream:\n  url: https://gateway.example\n";
+
+    let faults = faults(file(text));
+
+    for (place, words) in [
+        ("etc/takeback.yaml:1:1:", "did you mean `listen`?"),
+        ("etc/takeback.yaml:3:3:", "from 1 to 4500"),
+        ("etc/takeback.yaml:4:3:", "did you mean `timeouts.connect_ms`?"),
+        ("etc/takeback.yaml:5:1:", "its members are inflight"),
+        ("etc/takeback.yaml:6:1:", "give `enforce` or `observe`"),
+        ("etc/takeback.yaml:7:8:", "`tls` is not supported yet"),
+        ("etc/takeback.yaml:9:3:", "https:// address, which is not supported yet"),
+        ("configuration:", "no policies are given"),
+    ] {
+        assert!(faults.contains(place), "{place} is not in:\n{faults}");
+        assert!(faults.contains(words), "{words} is not in:\n{faults}");
+    }
+}
+
+#[test]
+fn each_setting_that_is_not_there_yet_says_so() {
+    let table = [
+        "principal: { headers: { name: X-User } }",
+        "principal: { jwt: {} }",
+        "upstream: { ca_file: a }",
+        "upstream: { server_name: a }",
+        "mcp: { trust_annotations: true }",
+        "mcp: { reports: meta }",
+        "mcp: { call_route: true }",
+        "ledger: postgres://db/takeback",
+        "admin_listen: 127.0.0.1:9000",
+    ];
+    for text in table {
+        let faults = faults(with_required(file(text)));
+        assert!(faults.contains("not supported yet"), "{text}: {faults}");
+        assert_eq!(faults.matches("etc/takeback.yaml:1:").count(), 1, "{text}: {faults}");
+    }
+}
+
+#[test]
+fn an_upstream_is_an_http_address_with_an_optional_base_path() {
+    let table = [
+        ("http://gw", Some(("gw:80", "gw", ""))),
+        ("http://GW:81/", Some(("gw:81", "gw:81", ""))),
+        ("http://[::1]/api/v1/", Some(("[::1]:80", "[::1]", "/api/v1"))),
+        ("http://[::1]:82/a", Some(("[::1]:82", "[::1]:82", "/a"))),
+        ("gw:81", None),
+        ("http://", None),
+        ("http://gw:0", None),
+        ("http://gw/a/../b", None),
+        ("http://gw/a//b", None),
+        ("http://gw/a?b", None),
+        ("http://gw/a b", None),
+    ];
+    for (text, right) in table {
+        let got = Config::load(Sources::of(&[("upstream.url", text), POLICIES]))
+            .ok()
+            .map(|c| (c.upstream.authority.to_string(), c.upstream.host.clone(), c.upstream.base));
+        let right = right.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
+        assert_eq!(got, right, "{text}");
+    }
+}
+
+#[test]
+fn a_password_in_the_upstreams_address_is_refused_and_not_repeated() {
+    let faults = faults(Sources::of(&[("upstream.url", "http://u:hunter2@gw"), POLICIES]));
+    assert!(faults.contains("upstream.headers_file"), "{faults}");
+    assert!(!faults.contains("hunter2"), "{faults}");
+}
+
+#[test]
+fn upstream_headers_come_from_their_file_and_are_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("headers");
+    std::fs::write(&path, "# the gateway's\nAuthorization: Bearer hunter2\n\nX-Team:  a \n")
+        .unwrap();
+    let path = path.to_str().unwrap();
+
+    let settings = [UPSTREAM, POLICIES, ("upstream.headers_file", path)];
+    let config = Config::load(Sources::of(&settings)).unwrap();
+
+    assert_eq!(config.upstream.headers.len(), 2);
+    assert_eq!(config.upstream.headers[0].1, "Bearer hunter2");
+    assert_eq!(config.upstream.headers[1].1, "a");
+    assert!(!format!("{config:?}").contains("hunter2"));
+
+    std::fs::write(path, "Authorization Bearer hunter2\nHost: gw\nX-A: 1\nx-a: 2\n").unwrap();
+    let faults = faults(Sources::of(&settings));
+    assert!(faults.contains("headers:1:1: this line is no header"), "{faults}");
+    assert!(faults.contains("headers:2:1: `host` is set by the proxy"), "{faults}");
+    assert!(faults.contains("headers:4:1: `x-a` is given twice"), "{faults}");
+    assert!(!faults.contains("hunter2"), "{faults}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let table = [
+        (&[("drain.min_ms", "10"), ("drain.grace_ms", "9")][..], "less than `drain.min_ms`"),
+        (&[("limits.body_budget_bytes", "2048")][..], "less than one body may have"),
+        (&[("mcp.paths", "mcp")][..], "`mcp.paths` holds `mcp`"),
+        (&[("mcp.allow_methods", "tools/call")][..], "`mcp.allow_methods` holds"),
+        (&[("report_header", "Host")][..], "has a meaning of its own"),
+        (&[("listen", "8080")][..], "`listen` is `8080`"),
+        (&[("limits.workers", "0")][..], "`limits.workers` is `0`"),
+        (&[("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:2")][..], "`listen` is given twice"),
+    ];
+    for (settings, words) in table {
+        let faults = faults(with_required(Sources::of(settings)));
+        assert!(faults.contains(words), "{settings:?}: {faults}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning_and_one_of_kubernetes_is_nothing() {
+    let mut sources = Sources::of(&[UPSTREAM, POLICIES]);
+    let names = ["TAKEBACK_LISTN", "TAKEBACK_PORT", "TAKEBACK_SERVICE_HOST", "TAKEBACK_LOG"];
+    sources.environment = names.map(|name| (name.to_owned(), "x".to_owned())).to_vec();
+
+    let config = Config::load(sources).unwrap();
+
+    assert_eq!(config.warnings, ["TAKEBACK_LISTN is not a setting; did you mean TAKEBACK_LISTEN?"]);
+}
+
+#[test]
+fn every_setting_has_a_variable_and_is_read() {
+    let values = [
+        ("listen", "127.0.0.1:1"),
+        ("telemetry_listen", "127.0.0.1:1"),
+        ("admin_listen", "/s"),
+        UPSTREAM,
+        POLICIES,
+        ("ledger", "/l"),
+        ("mcp.paths", "/m"),
+        ("mcp.allow_methods", "a/b"),
+        ("mode", "observe"),
+        ("report_header", "X-R"),
+    ];
+    for member in MEMBERS {
+        let known = values.iter().find(|(name, _)| name == member);
+        // A value that cannot be right for a setting that is read is a fault that names it.
+        let wrong = with_required(Sources {
+            environment: vec![(given::variable(member), "\u{1}".to_owned())],
+            ..Sources::default()
+        });
+        if known.is_none() {
+            let faults = faults(wrong);
+            let place = given::variable(member);
+            assert!(faults.contains(&place), "{member}: {faults}");
+        }
+    }
+    let config = Config::load(Sources::of(&values)).unwrap();
+    assert_eq!((config.ledger.as_path(), config.mode), (Path::new("/l"), Mode::Observe));
+    assert_eq!(config.admin_listen, Path::new("/s"));
+    assert_eq!(config.mcp.allow_methods, ["a/b"]);
+}
+
+#[test]
+fn the_other_commands_need_only_the_places() {
+    let places = Places::load(file("ledger: data/l.db\nupstream: { url: http://gw }\n")).unwrap();
+    assert_eq!(places.ledger, Path::new("etc/data/l.db"));
+    assert_eq!(places.admin_listen, Path::new("etc/data/l.db.sock"));
+
+    let long = "x".repeat(200);
+    let faults = Places::load(Sources::of(&[("ledger", &long)])).unwrap_err().to_string();
+    assert!(faults.contains("give a shorter `admin_listen`"), "{faults}");
+}

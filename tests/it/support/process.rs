@@ -1,0 +1,140 @@
+//! The real binary as a process of its own, to be killed, stopped and started again.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::{Agent, wait};
+
+/// A directory with a policy, and where the ledger lies; outlives the processes that use it.
+pub struct Home {
+    directory: tempfile::TempDir,
+    pub upstream: SocketAddr,
+}
+
+impl Home {
+    pub fn new(policy: &str, upstream: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("policies")).unwrap();
+        std::fs::write(directory.path().join("policies/test.yaml"), policy).unwrap();
+        Self { directory, upstream }
+    }
+
+    pub fn ledger(&self) -> PathBuf {
+        self.directory.path().join("data/ledger.db")
+    }
+
+    /// The command that serves, on two free ports; `wrapper` comes before the binary.
+    fn command(&self, wrapper: &[&str]) -> (Command, SocketAddr, SocketAddr) {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (data, telemetry) = (free(), free());
+        let binary = env!("CARGO_BIN_EXE_takeback");
+        let mut command = match wrapper.split_first() {
+            None => Command::new(binary),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(binary);
+                command
+            }
+        };
+        command
+            .arg("run")
+            .args(["--upstream", &format!("http://{}", self.upstream)])
+            .arg("--policies")
+            .arg(self.directory.path().join("policies"))
+            .args(["--listen", &data.to_string()])
+            .args(["--telemetry-listen", &telemetry.to_string()])
+            .arg("--ledger")
+            .arg(self.ledger())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(self.directory.path().join("log")).unwrap());
+        (command, data, telemetry)
+    }
+
+    pub fn start(&self) -> Process {
+        let started = self.start_under(&[]);
+        started.expect("the sidecar starts")
+    }
+
+    /// Starts it under a wrapper; `None` if it ends before it serves.
+    pub fn start_under(&self, wrapper: &[&str]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(wrapper);
+        let mut child = command.spawn().unwrap();
+        let is_up = wait::until("the sidecar's port", || {
+            if child.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            TcpStream::connect(data).is_ok().then_some(true)
+        });
+        is_up.then_some(Process { child, data, telemetry })
+    }
+
+    /// Runs another command of the binary against this home.
+    pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_takeback"))
+            .args(arguments)
+            .args(["--ledger", self.ledger().to_str().unwrap()])
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// What the ledger's view says, as a reader with SQL sees it.
+    pub fn query(&self, sql: &str) -> Vec<String> {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let connection = rusqlite::Connection::open_with_flags(self.ledger(), flags).unwrap();
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get::<_, Option<String>>(0)).unwrap();
+        rows.map(|row| row.unwrap().unwrap_or_default()).collect()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+pub struct Process {
+    child: Child,
+    pub data: SocketAddr,
+    pub telemetry: SocketAddr,
+}
+
+impl Process {
+    pub fn agent(&self) -> Agent {
+        Agent::connect(self.data)
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal)
+            .unwrap();
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        wait::until("the sidecar's end", || self.child.try_wait().unwrap())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// A probe or the metrics.
+    pub fn telemetry(&self, path: &str) -> super::agent::Answer {
+        Agent::connect(self.telemetry).get(path)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _already_gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
