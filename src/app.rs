@@ -44,9 +44,7 @@ use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::{Live, Policies};
-use crate::pipeline::{
-    Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random,
-};
+use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Snapshot};
 use crate::server::{self, BindError, Drain};
 use crate::tasks::Tasks;

@@ -5,6 +5,7 @@
 //! writes the answer. From there out the error is `Infallible`: an error that reached hyper would close
 //! the connection without an answer (pitfall P8).
 
+mod asking;
 mod passing;
 
 use std::any::Any;
@@ -34,7 +35,8 @@ use crate::http::reply as http_reply;
 use crate::ledger::Ledger;
 use crate::mcp::headers::{check_form, check_headers};
 use crate::mcp::jsonrpc::{Id, Message, Rejection};
-use crate::mcp::reply::{Envelope, refusal as mcp_refusal};
+use crate::mcp::questions::{self, Modes};
+use crate::mcp::reply::{Envelope, input_required, refusal as mcp_refusal};
 use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
@@ -51,6 +53,7 @@ use crate::pipeline::step::{Stage, step};
 use crate::pipeline::{Answered, Refused, Reply, Shared};
 use crate::server::{Arrival, Delivery, Peer};
 use crate::upstream::Upstream;
+use asking::Held;
 
 /// What one worker's stack is made from.
 #[derive(Clone, Debug)]
@@ -140,7 +143,16 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
 /// What an answer of ours is written in.
 enum Voice {
     Http,
-    Mcp(Id, Era),
+    Mcp(Id, Era, Asks),
+}
+
+/// Whether a client can be asked in the answer to its call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// It cannot, or a held stream does it.
+    No,
+    /// Its answer to `input_required` is a further call (2026-07-28).
+    Round,
 }
 
 impl<P: Stage<Call, Answer = Answered>> Codec<P> {
@@ -218,16 +230,42 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             Ok(call) => call,
             Err(rejection) => return self.reject(&rejection),
         };
-        let voice = Voice::Mcp(call.id().clone(), era);
+        let asks = match era {
+            Era::Modern if call.elicitation().form => Asks::Round,
+            Era::Modern | Era::Legacy => Asks::No,
+        };
+        let id = call.id().clone();
+        let voice = Voice::Mcp(id.clone(), era, asks);
         let (control, oddity) = match tool_control(control, &call) {
             Ok(control) => (control, oddity),
             Err((control, refusal)) => (control, oddity.or(Some(Oddity::Other(refusal)))),
         };
+        // Kept to make the call once its client has confirmed it.
+        let held = self.may_hold(&head, &call).map(|session| {
+            let call = Call {
+                head: head.clone(),
+                control: control.clone(),
+                payload: Payload::Mcp(Box::new(call.clone())),
+                oddity: None,
+                permit: permit.clone(),
+            };
+            Held { call, id, session }
+        });
         let payload = Payload::Mcp(Box::new(call));
         let call = Call { head, control, payload, oddity, permit: permit.clone() };
         let answered = self.pipeline.run(call).await;
-        drop(collected);
-        self.written(answered, voice, permit, peer, began)
+        match (answered, held) {
+            (Err(mut refused), Some(held)) if refused.question.is_some() => {
+                match refused.question.take() {
+                    Some(question) => self.hold(held, *question, refused, collected, peer),
+                    None => self.refuse(refused, voice),
+                }
+            }
+            (answered, _) => {
+                drop(collected);
+                self.written(answered, voice, permit, peer, began)
+            }
+        }
     }
 
     async fn read_message(
@@ -334,7 +372,7 @@ impl<P> Codec<P> {
     /// Writes a refusal, and counts it.
     fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Refused { refusal, report, metrics, class: _ } = *refused;
+        let Refused { refusal, report, metrics, class: _, question } = *refused;
         match &metrics {
             Some(metrics) => metrics.requests.count(decision(&refusal)),
             None => shared.metrics.common().rejected.count(rejected(&refusal)),
@@ -351,7 +389,15 @@ impl<P> Codec<P> {
                 http_reply::put_report(&mut response, &shared.settings.report_header, value);
                 response
             }
-            Voice::Mcp(id, era) => {
+            Voice::Mcp(id, _, Asks::Round)
+                if let Some((message, state)) = question
+                    .as_ref()
+                    .and_then(|question| Some((&question.message, question.state.as_ref()?))) =>
+            {
+                let params = questions::params(message, Modes::Named);
+                json_response(input_required(&id, &params, state, &report.to_json()))
+            }
+            Voice::Mcp(id, era, Asks::No | Asks::Round) => {
                 let (message, details) = (refusal.message(), refusal.details());
                 let envelope = Envelope {
                     code: refusal.code(),

@@ -142,6 +142,8 @@ pub enum Refusal {
     CarrierAbsent(&'static str),
     /// The key does not fit its carrier.
     CarrierTooShort,
+    /// Whoever was asked to confirm the call said no.
+    ConfirmationDeclined,
     /// The confirmation that came does not count; a fresh challenge is enclosed.
     ConfirmationMismatch(Mismatch, Box<Challenge>),
     /// The call must be confirmed.
@@ -200,6 +202,8 @@ pub enum Refusal {
     Undone(EntryId),
     /// The draft form cannot be used.
     DraftUnavailable(&'static str),
+    /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
+    StateInvalid,
     /// An upgrade of the connection.
     Upgrade,
     /// A read with a body that nothing declares.
@@ -225,6 +229,7 @@ impl Refusal {
             Self::BodyTooLarge(_) => "body_too_large",
             Self::CarrierAbsent(_) => "idempotency_carrier_absent",
             Self::CarrierTooShort => "idempotency_key_too_long",
+            Self::ConfirmationDeclined => "confirmation_declined",
             Self::ConfirmationMismatch(..) => "confirmation_mismatch",
             Self::ConfirmationRequired(_) => "confirmation_required",
             Self::ContentCoding => "content_encoding",
@@ -252,6 +257,7 @@ impl Refusal {
             Self::PolicyChanged => "policy_changed",
             Self::RepeatRefused(_) => "repeat_refused",
             Self::ReservedHeader(_) => "reserved_header",
+            Self::StateInvalid => "request_state_invalid",
             Self::Undeclared => "undeclared_refused",
             Self::UndeclaredBody => "undeclared_body",
             Self::Undone(_) => "already_undone",
@@ -277,8 +283,9 @@ impl Refusal {
             | Self::KeyConflict
             | Self::MethodOverride
             | Self::ReservedHeader(_)
+            | Self::StateInvalid
             | Self::UndeclaredBody => 400,
-            Self::Origin | Self::Undeclared => 403,
+            Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
             Self::BodySlow => 408,
             Self::AnswerNotKept(_)
@@ -323,6 +330,7 @@ impl Refusal {
             | Self::BodyTooLarge(_)
             | Self::CarrierAbsent(_)
             | Self::CarrierTooShort
+            | Self::ConfirmationDeclined
             | Self::ContentCoding
             | Self::DraftUnavailable(_)
             | Self::DuplicateHeader(_)
@@ -341,6 +349,7 @@ impl Refusal {
             | Self::Origin
             | Self::RepeatRefused(_)
             | Self::ReservedHeader(_)
+            | Self::StateInvalid
             | Self::UndeclaredBody
             | Self::Undone(_)
             | Self::Upgrade
@@ -435,6 +444,9 @@ impl Refusal {
                 "The idempotency key is longer than the upstream takes. Use a shorter key."
                     .to_owned()
             }
+            Self::ConfirmationDeclined => "The call was put to the person in front of the client, \
+                 who did not confirm it. Do not send it again unless you are told to."
+                .to_owned(),
             Self::ContentCoding => "The request's body is compressed, and this call must be read \
                  here. Send it without Content-Encoding."
                 .to_owned(),
@@ -499,6 +511,10 @@ impl Refusal {
             Self::ReservedHeader(what) => {
                 format!("A header is reserved or spelt like a reserved one ({what}). Leave it out.")
             }
+            Self::StateInvalid => "The requestState is not one that this proxy gave to this caller \
+                 for this call, or it is too old. Send the call from the start, without requestState \
+                 and inputResponses."
+                .to_owned(),
             Self::Undeclared => "The policy refuses calls that it does not declare. Ask the \
                  operator to declare this one."
                 .to_owned(),
@@ -595,35 +611,41 @@ impl Challenge {
         json
     }
 
+    /// Why more than the operation's own level is asked for, for a person or a model.
+    pub fn reason(&self) -> Option<String> {
+        let operation = &self.operation;
+        Some(match self.because? {
+            Because::Repeats(entry) => format!(
+                "The same call of {operation} was made before and accepted (entry {entry}). If a \
+                 second one is really meant, confirm it."
+            ),
+            Because::Unknown(entry) => format!(
+                "The same call of {operation} was made before and nobody can say whether it \
+                 happened (entry {entry}). Look first; if it must be made again, confirm it."
+            ),
+            Because::Stranger => format!(
+                "Another caller has the same call of {operation} open or of unknown outcome. If \
+                 this one is really meant, confirm it."
+            ),
+        })
+    }
+
     fn message(&self, mismatch: Option<Mismatch>) -> String {
         let mut text = String::from("Nothing was sent. ");
         if let Some(mismatch) = mismatch {
             let _infallible =
                 write!(text, "The confirmation does not count: {}. ", mismatch.text());
         }
-        let _infallible = match self.because {
+        match self.reason() {
             None => {
-                write!(text, "{} is {}: it must be confirmed first.", self.operation, self.class)
+                let _infallible = write!(
+                    text,
+                    "{} is {}: it must be confirmed first.",
+                    self.operation, self.class
+                );
             }
-            Some(Because::Repeats(entry)) => write!(
-                text,
-                "The same call of {} was made before and accepted (entry {entry}). If a second one \
-                 is really meant, confirm it.",
-                self.operation
-            ),
-            Some(Because::Unknown(entry)) => write!(
-                text,
-                "The same call of {} was made before and nobody can say whether it happened (entry \
-                 {entry}). Look first; if it must be made again, confirm it.",
-                self.operation
-            ),
-            Some(Because::Stranger) => write!(
-                text,
-                "Another caller has the same call of {} open or of unknown outcome. If this one is \
-                 really meant, confirm it.",
-                self.operation
-            ),
-        };
+            Some(reason) => text.push_str(&reason),
+        }
         for entry in &self.unknown {
             if !matches!(self.because, Some(Because::Unknown(named)) if named == *entry) {
                 let _infallible =

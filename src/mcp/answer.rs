@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::contract::class::{Disposition, IsError, ResponseSource, words};
-use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
+use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value, write_string};
 
 use super::jsonrpc::{Id, code};
 
@@ -173,6 +173,15 @@ impl Answer {
         Self { status, body, doc: None, kind: Kind::Unreadable(reason) }
     }
 
+    /// An answer whose result stands inside another message: what a task gave (standards MCP-42).
+    pub fn of_result(result: Value<'_>) -> Self {
+        let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}}", result.raw());
+        match Id::parse("0") {
+            Some(id) => Self::read(200, text.into(), &id),
+            None => Self::unread(200, Bytes::new(), "the result could not be read"),
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -268,6 +277,28 @@ impl Answer {
         handle.get("taskId")?.as_str()
     }
 
+    /// How long the task's result is kept at least, in milliseconds, where the handle says so.
+    pub fn task_ttl_ms(&self) -> Option<u64> {
+        let result = self.result()?;
+        let ttl = match result.get("task") {
+            Some(task) => task.get("ttl"),
+            None => result.get("ttlMs"),
+        };
+        ttl.and_then(Value::as_i64).and_then(|ttl| u64::try_from(ttl).ok())
+    }
+
+    /// An `input_required` with another `requestState`; `None` if it is none.
+    pub fn with_state(&self, state: &str, id: &Id) -> Option<Self> {
+        if self.kind != Kind::InputRequired {
+            return None;
+        }
+        let mut text = String::new();
+        write_string(state, &mut text);
+        let mut edits = Edits::new();
+        edits.members(self.result()?, &[], &[("requestState", &text)]);
+        Some(Self::read(self.status, edits.apply(&self.body).into(), id))
+    }
+
     /// The `result` object's text, to be recorded and given to
     /// [`reply::replay`](super::reply::replay).
     pub fn result_json(&self) -> Option<&str> {
@@ -316,6 +347,19 @@ impl Answer {
             Some(_) => return keep("the place for the report is taken by another value"),
         }
         Spliced { body: edits.apply(&self.body).into(), unplaced: None }
+    }
+}
+
+/// Puts a report into a result that stands inside a message.
+pub fn put_report(result: Value<'_>, report: &str, edits: &mut Edits) {
+    match result.get("_meta") {
+        Some(meta) if meta.kind() == JsonKind::Object => {
+            edits.members(meta, &[], &[("effect", report)]);
+        }
+        Some(_) | None => {
+            let meta = format!("{{\"effect\":{report}}}");
+            edits.members(result, &[], &[("_meta", &meta)]);
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
+use crate::contract::key::EntryId;
 use crate::mcp::answer::Answer;
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sessions::SessionKey;
@@ -22,7 +23,7 @@ pub const MAX_SESSIONS: usize = 1024;
 /// Answers of one session.
 pub const MAX_ANSWERS: usize = 128;
 
-/// Tasks that are under way.
+/// Tasks that are under way, and calls that wait for their next round.
 pub const MAX_TASKS: usize = 8192;
 
 /// How an answer that does not come ends a call.
@@ -37,6 +38,9 @@ pub enum Ending {
     /// The task failed.
     Failed,
 }
+
+/// Settles a call whose next round did not come.
+pub type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
 /// An open call.
 pub struct Parked {
@@ -58,12 +62,19 @@ pub struct Elsewhere {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     answers: HashMap<SessionKey, VecDeque<(Id, Slot)>>,
     /// Sessions in the order in which they first had an answer.
     order: VecDeque<SessionKey>,
-    tasks: HashMap<TaskKey, Parked>,
+    tasks: HashMap<TaskKey, Slot>,
+    entries: HashMap<EntryId, (u32, AtEnd)>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("answers", &self.answers.len()).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -150,17 +161,78 @@ impl Elsewhere {
     /// Keeps a call open that a task goes on with.
     pub fn park_task(&self, task: TaskKey, parked: Parked) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.tasks.len() >= MAX_TASKS {
+            inner.tasks.retain(|_, slot| matches!(slot, Slot::Parked(_)));
+        }
         let is_full = inner.tasks.len() >= MAX_TASKS && !inner.tasks.contains_key(&task);
-        let dropped = if is_full { Some(parked) } else { inner.tasks.insert(task, parked) };
+        let slot = Slot::Parked(parked);
+        let dropped = if is_full { Some(slot) } else { inner.tasks.insert(task, slot) };
         drop(inner);
-        if let Some(parked) = dropped {
-            (parked.at_end)(Ending::Expired);
+        if let Some(slot) = dropped {
+            end(slot);
         }
     }
 
-    /// Takes the call of a task out, to settle it.
-    pub fn take_task(&self, task: &TaskKey) -> Option<Parked> {
+    /// The result of a task came: settles its call, and gives the report that belongs into it.
+    pub fn task_answer(&self, task: &TaskKey, answer: &Answer) -> Option<String> {
+        let slot = self.take_task(task)?;
+        let report = match slot {
+            Slot::Parked(parked) => (parked.at_answer)(answer),
+            Slot::Told(report) => report,
+        };
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.tasks.insert(task.clone(), Slot::Told(report.clone()));
+        Some(report)
+    }
+
+    /// A task ended without a result that was seen.
+    pub fn end_task(&self, task: &TaskKey, ending: Ending) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(inner.tasks.get(task), Some(Slot::Parked(_))) {
+            return;
+        }
+        let slot = inner.tasks.remove(task);
+        drop(inner);
+        if let Some(Slot::Parked(parked)) = slot {
+            (parked.at_end)(ending);
+        }
+    }
+
+    /// Whether a task's call is open.
+    pub fn has_open_task(&self, task: &TaskKey) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(inner.tasks.get(task), Some(Slot::Parked(_)))
+    }
+
+    fn take_task(&self, task: &TaskKey) -> Option<Slot> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).tasks.remove(task)
+    }
+
+    /// Keeps a call open that waits for its client's next round. `at_end` settles it.
+    pub fn park_entry(&self, entry: EntryId, attempt: u32, at_end: AtEnd) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = inner.entries.len() >= MAX_TASKS && !inner.entries.contains_key(&entry);
+        if is_full {
+            drop(inner);
+            at_end();
+        } else {
+            // One of an earlier round is void: this round's settles the entry.
+            let _void = inner.entries.insert(entry, (attempt, at_end));
+        }
+    }
+
+    /// The next round of a waiting call has come.
+    pub fn forget_entry(&self, entry: EntryId) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).entries.remove(&entry);
+    }
+
+    /// The time of a waiting call is over; gives what settles it, if this attempt still waits.
+    pub fn expire_entry(&self, entry: EntryId, attempt: u32) -> Option<AtEnd> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.entries.get(&entry)?.0 != attempt {
+            return None;
+        }
+        inner.entries.remove(&entry).map(|(_, at_end)| at_end)
     }
 }
 

@@ -31,6 +31,7 @@ pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
+pub mod rounds;
 pub mod select;
 pub mod settle;
 pub mod stage;
@@ -57,6 +58,7 @@ use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::ledger::{Expected, Ledger};
 use crate::mcp::catalog::Catalog;
+use crate::mcp::questions::Questions;
 use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
 use crate::metrics::{Decision, Metrics, OperationMetrics};
@@ -66,6 +68,7 @@ use confirmation::{Nonce, Sealer};
 use elsewhere::Elsewhere;
 use live::{Live, Policies};
 use repeat::Standing;
+use rounds::Question;
 
 /// Limits of one sidecar. Each bounds memory or time; the defaults are in `config`.
 #[derive(Clone, Debug)]
@@ -119,11 +122,13 @@ pub struct Settings {
 pub struct McpSettings {
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
+    /// How long a call is held while its client is asked (standards MCP-31).
+    pub question: Duration,
 }
 
 impl Default for McpSettings {
     fn default() -> Self {
-        Self { trust_annotations: false }
+        Self { trust_annotations: false, question: Duration::from_secs(45) }
     }
 }
 
@@ -136,6 +141,8 @@ pub struct McpState {
     pub sessions: Sessions,
     /// Calls whose answer comes elsewhere.
     pub elsewhere: Elsewhere,
+    /// Questions that are put to clients of sessions.
+    pub questions: Questions,
 }
 
 /// What all workers share.
@@ -217,11 +224,19 @@ pub struct Refused {
     pub metrics: Option<Arc<OperationMetrics>>,
     /// The class, once it is known.
     pub class: Class,
+    /// What a client that can be asked is asked in its place.
+    pub question: Option<Box<Question>>,
 }
 
 impl From<Refusal> for Box<Refused> {
     fn from(refusal: Refusal) -> Self {
-        Self::new(Refused { refusal, report: None, metrics: None, class: Class::Irreversible })
+        Self::new(Refused {
+            refusal,
+            report: None,
+            metrics: None,
+            class: Class::Irreversible,
+            question: None,
+        })
     }
 }
 
@@ -316,6 +331,8 @@ pub struct Write {
     pub would: Option<&'static str>,
     /// Why it is served as less than it is declared: no follow-up is offered then.
     pub degraded: Option<&'static str>,
+    /// The entry whose call this is a further round of (standards MCP-35).
+    pub continues: Option<EntryId>,
     /// When it arrived.
     pub arrived: Instant,
 }
@@ -386,6 +403,7 @@ impl Write {
             report: Some(report),
             metrics: Some(Arc::clone(&self.metrics)),
             class: self.class,
+            question: None,
         })
     }
 }
@@ -407,6 +425,17 @@ pub struct Fresh {
     pub continued: Option<Key>,
     /// The accepted entry that it takes back.
     pub undoes: Option<EntryId>,
+}
+
+impl Fresh {
+    /// The confirmation that the call needs: the strictest of the operation's own and of what the call
+    /// is to the calls before it. A further round of a call was confirmed with its first.
+    pub fn level(&self) -> Level {
+        if self.standing.is_round {
+            return Level::None;
+        }
+        self.write.level.max(self.standing.level.unwrap_or(Level::None))
+    }
 }
 
 /// A write in the form that will be sent: itself, or its draft.

@@ -191,6 +191,10 @@ async fn begin(
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
+                if let Some(waiting) = fresh.standing.rerun {
+                    // The next round has come: nobody waits for it any more.
+                    shared.mcp.elsewhere.forget_entry(waiting);
+                }
                 let after_unknown = fresh.standing.after_unknown;
                 let undoes = undo_kind(shared, fresh.undoes).await;
                 let carried = Arc::new(carried);
@@ -256,8 +260,7 @@ async fn undo_kind(shared: &Shared, entry: Option<EntryId>) -> Option<UndoKind> 
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {
-    let fresh = &carried.fresh;
-    fresh.write.level.max(fresh.standing.level.unwrap_or(Level::None)) != Level::None
+    carried.fresh.level() != Level::None
 }
 
 /// The lookup as far as the request and the key can fill it: what is left when the answer is lost.

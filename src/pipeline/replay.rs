@@ -99,6 +99,7 @@ pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
         digest: write.digest.whole,
         has_key: write.control.key.is_some(),
         is_staged: write.control.stage,
+        continues: write.continues,
         now_ms,
     }
 }

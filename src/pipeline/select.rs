@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use http::Method;
 
 use super::ask::Ask;
-use super::confirmation::PREFIX;
+use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
+use super::rounds::State;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Form, Lane, Read, ReadPayload, Refused, Shared, Write};
 use crate::call::digest::RequestDigest;
@@ -31,7 +32,7 @@ use crate::contract::selector::Selector;
 use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
 use crate::mcp::catalog::CONFIRM;
-use crate::mcp::request::ToolCall;
+use crate::mcp::request::{Heard, Round, Rounds, ToolCall};
 use crate::metrics::OperationMetrics;
 use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 
@@ -241,13 +242,24 @@ impl Select {
         &self,
         head: Head,
         mut control: Control,
-        call: Box<ToolCall>,
+        mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
     ) -> Result<Lane<Write>, Box<Refused>> {
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
+        let state = match self.opened_round(&head, &mut call) {
+            Ok(state) => state,
+            Err(refusal) => return Err(refused(&chosen, refusal)),
+        };
+        match (&state.asked, call.heard()) {
+            (Some(answer), Some(Heard::Accepted)) => control.confirm = Some(answer.clone()),
+            (Some(_), Some(Heard::Declined)) => {
+                return Err(refused(&chosen, Refusal::ConfirmationDeclined));
+            }
+            (Some(_), None) | (None, _) => {}
+        }
         let mut would = None;
         if let Some(oddity) = oddity {
             let refusal = oddity.into_refusal();
@@ -306,20 +318,49 @@ impl Select {
         if let Place::Argument(name) = &operation.carrier.place {
             uncounted.push(name);
         }
-        let digest = RequestDigest::tool(
-            call.name(),
-            &head.headers,
-            &operation.vary_on,
-            call.arguments(),
-            &uncounted,
-            |out| call.canonical_call(&uncounted, &mut |bytes| out(bytes)),
-        );
+        let digest_of = |rounds| {
+            RequestDigest::tool(
+                call.name(),
+                &head.headers,
+                &operation.vary_on,
+                call.arguments(),
+                &uncounted,
+                |out| call.canonical_call(&uncounted, rounds, &mut |bytes| out(bytes)),
+            )
+        };
+        let mut digest = digest_of(Rounds::Count);
+        let mut continues = None;
+        if let Some(open) = state.open
+            && open.operation == operation.fingerprint
+        {
+            let first = digest_of(Rounds::Ignore);
+            if first.whole == open.digest {
+                digest = first;
+                continues = Some(open.entry);
+            }
+        }
         let form = Form::Mcp { call, ignored };
         let mut lane = self.write(head, control, permit, live, chosen, digest, form, would);
         if let Lane::Write(write) = &mut lane {
             write.degraded = degraded;
+            write.continues = continues;
         }
         Ok(lane)
+    }
+
+    /// What our own state in a call's `requestState` holds; the call goes on with what it stood for.
+    fn opened_round(&self, head: &Head, call: &mut ToolCall) -> Result<State, Refusal> {
+        let Some(text) = call.request_state().filter(|text| text.starts_with(STATE_PREFIX)) else {
+            return Ok(State::default());
+        };
+        let principal = self.shared.principal(head);
+        let now_ms = self.shared.clock.now_ms();
+        let state = State::open(&self.shared.sealer, &text, &principal.id, now_ms)
+            .ok_or(Refusal::StateInvalid)?;
+        drop(text);
+        let upstream_state = state.upstream.clone();
+        call.set_round(Round { upstream_state, is_asked: state.asked.is_some() });
+        Ok(state)
     }
 
     /// Which operation a tool call is. An undeclared tool is a read only where the operator trusts
@@ -432,6 +473,7 @@ impl Select {
             form,
             would,
             degraded: None,
+            continues: None,
             arrived,
         }))
     }
@@ -549,6 +591,7 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
         report: Some(report),
         metrics: Some(Arc::clone(&chosen.metrics)),
         class: chosen.class,
+        question: None,
     })
 }
 

@@ -6,6 +6,7 @@
 
 mod notice;
 mod outcome;
+mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +19,7 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::dispatch::Observation;
-use super::elsewhere::{Ending, Parked};
+use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
@@ -35,7 +36,6 @@ use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply as mcp_reply;
-use crate::mcp::sessions::SessionKey;
 use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
@@ -89,14 +89,14 @@ impl Step for Settle {
                 about.settle(&self.shared, observation).await.into()
             }
             Attempt::Write(recorded) => {
-                let case = Case {
+                let case = Arc::new(Case {
                     shared: Arc::clone(&self.shared),
                     identity: recorded.identity(),
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
                     agent: recorded.agent().clone(),
-                };
+                });
                 let observation = next.run(Attempt::Write(recorded)).await;
                 case.settle(observation).await
             }
@@ -233,12 +233,12 @@ impl Case {
         &self.carried.fresh.write
     }
 
-    async fn settle(self, observation: Observation) -> Settled {
+    async fn settle(self: Arc<Self>, observation: Observation) -> Settled {
         let Observation { sent, elapsed } = observation;
         match sent {
             Sent::NotSent(reason) => {
                 let dispatched = Dispatched::not_sent();
-                let conclusion = conclude(&self, &dispatched, None);
+                let conclusion = conclude(self.as_ref(), &dispatched, None);
                 self.noticed(&Notice::NotSent(reason), conclusion, elapsed)
             }
             Sent::Lost(reason) => {
@@ -247,7 +247,7 @@ impl Case {
                     LostReason::Protocol => Cause::Unreadable,
                     LostReason::RequestBody | LostReason::Reset => Cause::Reset,
                 };
-                let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
                 self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
             }
             Sent::Answer(answer) => {
@@ -261,14 +261,14 @@ impl Case {
         }
     }
 
-    async fn http_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+    async fn http_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
         let operation = self.write().operation();
         let status = parts.status.as_u16();
         let disposition = operation.statuses.classify(status);
         let reads = operation.reads_answer();
         if !reads && !is_worth_keeping(&parts.headers, &body) {
             let dispatched = Dispatched::answered(disposition, status);
-            let conclusion = conclude(&self, &dispatched, None);
+            let conclusion = conclude(self.as_ref(), &dispatched, None);
             return self.answered(Response::from_parts(parts, body), conclusion, None, elapsed);
         }
         let limit = if reads {
@@ -291,7 +291,7 @@ impl Case {
                     response: doc.as_ref().map(Doc::root),
                     request: self.write().request(),
                 };
-                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
                 let answer = Answer {
                     status,
                     headers: kept_headers(&parts.headers),
@@ -311,7 +311,7 @@ impl Case {
                         }
                     };
                     drop(body);
-                    let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
                     return self.noticed(
                         &Notice::WriteLost(LostReason::Reset),
                         conclusion,
@@ -326,16 +326,16 @@ impl Case {
                     request: self.write().request(),
                 };
                 let dispatched = Dispatched::answered(disposition, status);
-                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
                 self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
             }
         }
     }
 
-    async fn tool_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+    async fn tool_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
         let status = parts.status.as_u16();
         let Form::Mcp { call, .. } = &self.write().form else {
-            let conclusion = conclude(&self, &Dispatched::lost(Cause::Unreadable), None);
+            let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Unreadable), None);
             return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
         };
         let (id, era) = (call.id().clone(), call.era());
@@ -352,7 +352,7 @@ impl Case {
                 } else {
                     mcp_answer::Answer::unread(status, bytes, "the answer is not plain JSON")
                 };
-                let (conclusion, kept) = self.conclude_tool(&answer, &parts.headers);
+                let answer = self.with_own_state(&answer, &id).unwrap_or(answer);
                 let is_for_the_agent = match answer.kind() {
                     mcp_answer::Kind::Error { .. }
                     | mcp_answer::Kind::InputRequired
@@ -364,10 +364,11 @@ impl Case {
                     }
                 };
                 if !is_for_the_agent {
+                    let (conclusion, _) = self.conclude_tool(&answer, &parts.headers);
                     let notice = Notice::WriteLost(LostReason::Protocol);
                     return self.noticed(&notice, conclusion, elapsed);
                 }
-                let report = self.finish(&conclusion, kept).to_json();
+                let report = self.settle_tool(&answer, &parts.headers);
                 let response = spliced(parts, &answer, &report, collected);
                 self.reply(response, None, elapsed).into()
             }
@@ -375,12 +376,12 @@ impl Case {
                 Partial::Broken | Partial::Idle => {
                     drop(body);
                     let dispatched = Dispatched::lost(Cause::TruncatedBody);
-                    let conclusion = conclude(&self, &dispatched, None);
+                    let conclusion = conclude(self.as_ref(), &dispatched, None);
                     self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
                 }
                 Partial::Budget | Partial::TooLarge => {
                     let dispatched = Dispatched::lost(Cause::Unreadable);
-                    let conclusion = conclude(&self, &dispatched, None);
+                    let conclusion = conclude(self.as_ref(), &dispatched, None);
                     self.finish(&conclusion, None);
                     self.reply(Response::from_parts(parts, body), None, elapsed).into()
                 }
@@ -398,8 +399,11 @@ impl Case {
         let (settled, why) = answer.settle(operation.is_error);
         let mut dispatched = match settled {
             ToolSettled::Final(disposition) => Dispatched::answered(disposition, answer.status()),
-            ToolSettled::Waiting(Waiting::Input | Waiting::UrlElicitation) => {
+            ToolSettled::Waiting(Waiting::Input) => {
                 Dispatched::waiting(Cause::InputRequired, answer.status())
+            }
+            ToolSettled::Waiting(Waiting::UrlElicitation) => {
+                Dispatched::waiting(Cause::UrlElicitation, answer.status())
             }
             ToolSettled::Waiting(Waiting::Task) => {
                 Dispatched::waiting(Cause::Task, answer.status())
@@ -431,14 +435,25 @@ impl Case {
     }
 
     /// The answer comes on a stream: the reply is the stream, and the task pumps it.
-    fn streamed(self, parts: Parts, body: Body, id: Id, era: Era, elapsed: Duration) -> Settled {
+    fn streamed(
+        self: Arc<Self>,
+        parts: Parts,
+        body: Body,
+        id: Id,
+        era: Era,
+        elapsed: Duration,
+    ) -> Settled {
         let headers = parts.headers.clone();
-        let case = Arc::new(self);
+        let case = self;
         let session = case.shared.session(&case.write().head, &case.write().principal);
         let at_answer = {
             let (case, headers) = (Arc::clone(&case), headers.clone());
             let (session, id) = (session.clone(), id.clone());
             move |answer: &mcp_answer::Answer, has_event_id: bool| {
+                if let Some(own) = case.with_own_state(answer, &id) {
+                    let report = case.settle_tool(&own, &headers);
+                    return Rewrite::Data(own.with_report(&report).body);
+                }
                 let report = case.settle_tool(answer, &headers);
                 if has_event_id && era == Era::Legacy {
                     // The client may have the event sent again (2025-11-25): it shows the same.
@@ -454,11 +469,11 @@ impl Case {
             move |ended: Ended| {
                 if ended.has_event_id && era == Era::Legacy && !ended.is_timeout {
                     is_elsewhere.store(true, Ordering::Release);
-                    park(&case, session, id, headers);
+                    waiting::park_stream(&case, session, id, headers);
                     return None;
                 }
                 let cause = if ended.is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
-                let conclusion = conclude(&case, &Dispatched::lost(cause), None);
+                let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
                 let report = case.finish(&conclusion, None).to_json();
                 let entry = Some(case.identity.entry);
                 if ended.has_event_id && era == Era::Legacy {
@@ -475,9 +490,13 @@ impl Case {
     }
 
     /// Settles a tool's answer, and gives the report's JSON.
-    fn settle_tool(&self, answer: &mcp_answer::Answer, headers: &HeaderMap) -> String {
+    fn settle_tool(self: &Arc<Self>, answer: &mcp_answer::Answer, headers: &HeaderMap) -> String {
         let (conclusion, kept) = self.conclude_tool(answer, headers);
-        self.finish(&conclusion, kept).to_json()
+        let report = self.finish(&conclusion, kept).to_json();
+        if conclusion.state == State::Waiting && !self.identity.is_unrecorded {
+            waiting::park(self, answer, headers);
+        }
+        report
     }
 
     /// Settles a call whose answer did not come.
@@ -486,9 +505,35 @@ impl Case {
         self.finish(&conclusion, None);
     }
 
+    /// Settles a call whose task is done and whose result nobody fetched.
+    fn settle_unseen(&self) {
+        let dispatched = Dispatched::answered(Disposition::Accepted, 200);
+        let conclusion = conclude(self, &dispatched, None);
+        self.finish(&conclusion, None);
+    }
+
+    /// The upstream asks for more before it answers: the state that the client keeps for it is put
+    /// into one of ours, which knows the entry (standards MCP-35).
+    fn with_own_state(&self, answer: &mcp_answer::Answer, id: &Id) -> Option<mcp_answer::Answer> {
+        if answer.kind() != mcp_answer::Kind::InputRequired || self.identity.is_unrecorded {
+            return None;
+        }
+        let write = self.write();
+        let upstream = answer.result()?.get("requestState").and_then(|state| state.as_str());
+        let open = Open {
+            entry: self.identity.entry,
+            digest: write.digest.whole,
+            operation: write.operation().fingerprint,
+        };
+        let state =
+            Round { asked: None, upstream: upstream.map(|u| u.into_owned()), open: Some(open) };
+        let now_ms = self.shared.clock.now_ms();
+        answer.with_state(&state.seal(&self.shared.sealer, &write.principal.id, now_ms), id)
+    }
+
     /// Finishes the entry and answers with what the upstream answered.
     fn answered(
-        self,
+        &self,
         response: Response<Body>,
         conclusion: Conclusion,
         answer: Option<Answer>,
@@ -499,7 +544,7 @@ impl Case {
     }
 
     /// Finishes the entry and answers with what we know.
-    fn noticed(self, notice: &Notice, conclusion: Conclusion, elapsed: Duration) -> Settled {
+    fn noticed(&self, notice: &Notice, conclusion: Conclusion, elapsed: Duration) -> Settled {
         let report = self.finish(&conclusion, None);
         let entry = (!self.identity.is_unrecorded).then_some(self.identity.entry);
         match &self.write().form {
@@ -572,32 +617,6 @@ impl Case {
         );
         report
     }
-}
-
-/// How long an answer is waited for that its client must fetch; as long as one that was not delivered
-/// could be asked for by its key.
-const PARKED: Duration = Duration::from_secs(10 * 60);
-
-/// Keeps a call open whose stream ended early: its answer comes on a later GET, or never.
-fn park(case: &Arc<Case>, session: SessionKey, id: Id, headers: HeaderMap) {
-    let answered = Arc::clone(case);
-    let ended = Arc::clone(case);
-    let parked = Parked {
-        at_answer: Box::new(move |answer| answered.settle_tool(answer, &headers)),
-        at_end: Box::new(move |ending| {
-            ended.settle_lost(match ending {
-                Ending::Expired => Cause::Timeout,
-                Ending::Cancelled | Ending::Completed | Ending::Failed => Cause::TruncatedBody,
-            });
-        }),
-    };
-    let shared = Arc::clone(&case.shared);
-    shared.mcp.elsewhere.park(session.clone(), id.clone(), parked);
-    let waiter = Arc::clone(&shared);
-    let _detached = shared.tasks.spawn_background("parked answer", async move {
-        tokio::time::sleep(PARKED).await;
-        waiter.mcp.elsewhere.expire(&session, &id);
-    });
 }
 
 /// The task of a write saw that the agent had left before dispatch.
@@ -729,7 +748,7 @@ pub fn recorded_answer(
     report.ledger_id = Some(record.prior.ledger_id.clone());
     report.idempotency_key = record.key_sent.then(|| record.prior.ledger_id.clone());
     report.replayed = true;
-    report.outcome = Some(Outcome::Accepted);
+    report.outcome = (record.prior.state == State::Accepted).then_some(Outcome::Accepted);
     if let Some(finish) = &record.finish {
         report.verdict = finish.verdict;
         let now_ms = shared.clock.now_ms();

@@ -6,6 +6,7 @@
 //! and 406 with their headers: clients' state machines hang on them (standards MCP-17).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -15,19 +16,21 @@ use crate::call::payload::{Body, Prefix, collect_prefix};
 use crate::call::{Head, Oddity, Permit, Principal};
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::declared;
-use crate::contract::json::{Doc, Value};
+use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
 use crate::http::body::{essence, is_json};
 use crate::http::encode::{self, Hop};
 use crate::http::headers as http_headers;
-use crate::mcp::answer::Answer;
+use crate::mcp::answer::{Answer, Kind as AnswerKind, put_report};
 use crate::mcp::catalog::Tool;
 use crate::mcp::jsonrpc::{Id, Kind, Message};
 use crate::mcp::list::{Said, decorate};
+use crate::mcp::questions::Questions;
 use crate::mcp::request::Elicitation;
 use crate::mcp::sessions::{SESSION, SessionKey};
 use crate::mcp::sse::Frame;
 use crate::pipeline::Shared;
 use crate::pipeline::carry::ask_for_identity;
+use crate::pipeline::elsewhere::{Ending, TaskKey};
 use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
 use crate::pipeline::settle::{is_encoded, is_event_stream, void_old_body};
@@ -51,6 +54,14 @@ impl<P> Codec<P> {
         let principal = shared.principal(&head);
         let (method, id) = match message.kind() {
             Kind::Request { id, method } => (method.as_str(), id.clone()),
+            // The answer to a question of ours stays here, whether anybody waits for it or not.
+            Kind::Response { id: Some(id) } if Questions::is_ours(id) => {
+                let session = shared.session(&head, &principal);
+                shared.mcp.questions.hear(&session, id, message.doc().root());
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::ACCEPTED;
+                return response;
+            }
             Kind::Notification { .. } | Kind::Response { .. } => {
                 return self.pass(head, oddity, body, permit).await;
             }
@@ -82,6 +93,25 @@ impl<P> Codec<P> {
                 let session = shared.session(&head, &principal);
                 let response = self.pass_plain(head, oddity, body, permit).await;
                 watched(shared, response, principal, session)
+            }
+            "tasks/cancel" | "tasks/get" | "tasks/list" => {
+                let response = self.pass_plain(head, oddity, body, permit).await;
+                let rewrite = {
+                    let shared = Arc::clone(&shared);
+                    move |answer: &Answer| news(&shared, &principal, answer)
+                };
+                observed(&shared, response, id, rewrite).await
+            }
+            "tasks/result" => {
+                let task = message.params().and_then(|params| params.get("taskId"));
+                let key =
+                    task.and_then(Value::as_str).map(|task| TaskKey::new(&principal.id, &task));
+                let response = self.pass_plain(head, oddity, body, permit).await;
+                let rewrite = {
+                    let shared = Arc::clone(&shared);
+                    move |answer: &Answer| result_of(&shared, key.as_ref(), answer)
+                };
+                observed(&shared, response, id, rewrite).await
             }
             _ => self.pass(head, oddity, body, permit).await,
         }
@@ -296,20 +326,8 @@ struct Standing {
 
 impl Watch for Standing {
     fn frame(&mut self, frame: Frame) -> Bytes {
-        let Some(data) = frame.data() else { return frame.into_raw() };
-        let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
-        if !has(b"\"result\"") && !has(b"\"error\"") && !has(b"\\u") {
-            return frame.into_raw();
-        }
-        let Ok(doc) = Doc::parse(data.clone()) else { return frame.into_raw() };
-        let root = doc.root();
-        let Some(id) = root.get("id").and_then(Id::from_value) else { return frame.into_raw() };
-        let Some(answer) = Answer::from_event(&data, &id) else { return frame.into_raw() };
-        let _ = &self.principal;
-        match self.shared.mcp.elsewhere.answer(&self.session, &id, &answer) {
-            None => frame.into_raw(),
-            Some(report) => rewritten(frame, Rewrite::Report(report).apply(&answer)),
-        }
+        let message = frame.data().and_then(|data| self.message(&data));
+        rewritten(frame, message)
     }
 
     fn is_answered(&self) -> bool {
@@ -318,5 +336,101 @@ impl Watch for Standing {
 
     fn end(&mut self, _: Ended) -> Option<Bytes> {
         None
+    }
+}
+
+impl Standing {
+    /// What goes on in the place of a message; `None`: the message as it came.
+    fn message(&self, data: &Bytes) -> Option<Bytes> {
+        let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
+        // Most events concern nobody; a name may be spelt with escapes.
+        if !["\"result\"", "\"error\"", "notifications/tasks", "\\u"]
+            .iter()
+            .any(|needle| has(needle.as_bytes()))
+        {
+            return None;
+        }
+        let doc = Doc::parse(data.clone()).ok()?;
+        let root = doc.root();
+        let elsewhere = &self.shared.mcp.elsewhere;
+        if let Some(method) = root.get("method").and_then(Value::as_str) {
+            let is_news = ["notifications/tasks", "notifications/tasks/status"].contains(&&*method);
+            let params = root.get("params").filter(|_| is_news)?;
+            let mut edits = Edits::new();
+            task_news(&self.shared, &self.principal, params, &mut edits);
+            return (!edits.is_empty()).then(|| edits.apply(data).into());
+        }
+        let id = root.get("id").and_then(Id::from_value)?;
+        let answer = Answer::from_event(data, &id)?;
+        let report = elsewhere.answer(&self.session, &id, &answer)?;
+        Rewrite::Report(report).apply(&answer)
+    }
+}
+
+/// News of tasks in the result of a message about them.
+fn news(shared: &Arc<Shared>, principal: &Principal, answer: &Answer) -> Rewrite {
+    let Some(result) = answer.result() else { return Rewrite::Keep };
+    let mut edits = Edits::new();
+    task_news(shared, principal, result, &mut edits);
+    for task in result.get("tasks").into_iter().flat_map(Value::elements) {
+        task_news(shared, principal, task, &mut edits);
+    }
+    if edits.is_empty() { Rewrite::Keep } else { Rewrite::Data(edits.apply(answer.body()).into()) }
+}
+
+/// How long the result of a task that is done is waited for, before its call is settled without it.
+const RESULT: Duration = Duration::from_secs(60);
+
+/// News of one task: its call is settled when it is over, and its result gets the report (standards
+/// MCP-42). A cancelled task may go on all the same.
+fn task_news(shared: &Arc<Shared>, principal: &Principal, task: Value<'_>, edits: &mut Edits) {
+    let text = |name: &str| task.get(name).and_then(Value::as_str);
+    let (Some(id), Some(status)) = (text("taskId"), text("status")) else { return };
+    let key = TaskKey::new(&principal.id, &id);
+    let elsewhere = &shared.mcp.elsewhere;
+    match &*status {
+        "completed" => {
+            match task.get("result").filter(|result| result.kind() == JsonKind::Object) {
+                Some(result) => {
+                    let answer = Answer::of_result(result);
+                    if let Some(report) = elsewhere.task_answer(&key, &answer) {
+                        put_report(result, &report, edits);
+                    }
+                }
+                // The result itself comes with `tasks/result` (2025-11-25), or never.
+                None if elsewhere.has_open_task(&key) => {
+                    let waiter = Arc::clone(shared);
+                    let _detached = shared.tasks.spawn_background("task result", async move {
+                        tokio::time::sleep(RESULT).await;
+                        waiter.mcp.elsewhere.end_task(&key, Ending::Completed);
+                    });
+                }
+                None => {}
+            }
+        }
+        "failed" => elsewhere.end_task(&key, Ending::Failed),
+        "cancelled" => elsewhere.end_task(&key, Ending::Cancelled),
+        _ => {}
+    }
+}
+
+/// The answer to `tasks/result`: what the call would have been answered with.
+fn result_of(shared: &Shared, key: Option<&TaskKey>, answer: &Answer) -> Rewrite {
+    let Some(key) = key else { return Rewrite::Keep };
+    match answer.kind() {
+        AnswerKind::Result { .. } => match shared.mcp.elsewhere.task_answer(key, answer) {
+            Some(report) => Rewrite::Report(report),
+            None => Rewrite::Keep,
+        },
+        // An error of the task itself; one of the question about it says nothing of the task.
+        AnswerKind::Error { code: Some(code) } if !(-32602..=-32600).contains(&code) => {
+            shared.mcp.elsewhere.end_task(key, Ending::Failed);
+            Rewrite::Keep
+        }
+        AnswerKind::Error { .. }
+        | AnswerKind::InputRequired
+        | AnswerKind::Task
+        | AnswerKind::Unreadable(_)
+        | AnswerKind::WrongId { .. } => Rewrite::Keep,
     }
 }

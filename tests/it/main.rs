@@ -24,8 +24,12 @@ mod http;
 mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
+/// Confirmation in the protocol: rounds, and questions on a call's stream.
+mod mcp_confirm;
 /// `tools/list`: what is said of tools, pins, hints.
 mod mcp_list;
+/// Results that are none: the upstream's own rounds, pages to visit, tasks.
+mod mcp_rounds;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.

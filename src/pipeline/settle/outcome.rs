@@ -241,7 +241,9 @@ impl Conclusion {
 
     /// What the ledger records.
     pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
-        let is_kept = matches!(self.state, State::Accepted);
+        let is_accepted = self.state == State::Accepted;
+        // A handle or a question is given to whoever repeats the key meanwhile.
+        let is_kept = is_accepted || self.state == State::Waiting;
         Finish {
             entry: case.identity.entry,
             attempt: case.identity.attempt,
@@ -258,7 +260,7 @@ impl Conclusion {
             deadline_ms: self.deadline_ms,
             undo_unavailable: self.unavailable.clone(),
             answer: if is_kept { answer } else { None },
-            undoes: (is_kept && self.verdict != Some(Verdict::Contradicted))
+            undoes: (is_accepted && self.verdict != Some(Verdict::Contradicted))
                 .then_some(case.write().digest.mark),
             now_ms,
         }

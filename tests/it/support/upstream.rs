@@ -99,6 +99,11 @@ impl Upstream {
         self.received.lock().unwrap().iter().filter(|r| r.method == method).count()
     }
 
+    /// The request that arrived last.
+    pub fn last(&self) -> Received {
+        self.received().pop().expect("nothing arrived")
+    }
+
     /// The only request that arrived.
     pub fn only(&self) -> Received {
         let received = self.received();
