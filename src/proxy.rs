@@ -98,7 +98,10 @@ pub fn stack(
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
-        .layer(step(StageForm))
+        .layer(step(StageForm {
+            shared: shared(),
+            ask: Ask { shared: shared(), upstream: cx.upstream.clone() },
+        }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
         .layer(step(Carry { shared: shared() }))
         // Before record: a refused call leaves no entry.

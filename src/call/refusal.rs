@@ -200,8 +200,14 @@ pub enum Refusal {
     Undeclared,
     /// The entry was taken back.
     Undone(EntryId),
+    /// The draft's call lacks an argument; which, and why.
+    DraftArgumentMissing(String),
+    /// The draft tool would not take its arguments; the fault names a place, never a value.
+    DraftInputInvalid(String),
+    /// The called tool declares an output schema that the draft's answer would break.
+    DraftOutputSchema,
     /// The draft form cannot be used.
-    DraftUnavailable(&'static str),
+    DraftUnavailable(String),
     /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
     StateInvalid,
     /// An upgrade of the connection.
@@ -234,6 +240,9 @@ impl Refusal {
             Self::ConfirmationRequired(_) => "confirmation_required",
             Self::ContentCoding => "content_encoding",
             Self::Draining => "draining",
+            Self::DraftArgumentMissing(_) => "effect/draft_argument_missing",
+            Self::DraftInputInvalid(_) => "effect/draft_input_invalid",
+            Self::DraftOutputSchema => "effect/draft_output_schema",
             Self::DraftUnavailable(_) => "effect/draft_unavailable",
             Self::DuplicateHeader(_) => "duplicate_header",
             Self::Expectation => "expectation_failed",
@@ -297,7 +306,12 @@ impl Refusal {
             Self::UriTooLong(_) => 414,
             Self::ContentCoding | Self::MediaType => 415,
             Self::Expectation => 417,
-            Self::DraftUnavailable(_) | Self::KeyReused(..) | Self::NoDraftForm => 422,
+            Self::DraftArgumentMissing(_)
+            | Self::DraftInputInvalid(_)
+            | Self::DraftOutputSchema
+            | Self::DraftUnavailable(_)
+            | Self::KeyReused(..)
+            | Self::NoDraftForm => 422,
             Self::ConfirmationMismatch(..) | Self::ConfirmationRequired(_) => 428,
             Self::Upgrade => 501,
             Self::Draining | Self::LedgerUnavailable | Self::Overloaded | Self::PolicyChanged => {
@@ -332,6 +346,9 @@ impl Refusal {
             | Self::CarrierTooShort
             | Self::ConfirmationDeclined
             | Self::ContentCoding
+            | Self::DraftArgumentMissing(_)
+            | Self::DraftInputInvalid(_)
+            | Self::DraftOutputSchema
             | Self::DraftUnavailable(_)
             | Self::DuplicateHeader(_)
             | Self::Expectation
@@ -451,6 +468,13 @@ impl Refusal {
                  here. Send it without Content-Encoding."
                 .to_owned(),
             Self::Draining => "This proxy is going away. Send the call again.".to_owned(),
+            Self::DraftArgumentMissing(what) => format!("The draft cannot be filled: {what}."),
+            Self::DraftInputInvalid(what) => {
+                format!("The draft would not be taken: {what} in the draft's own input schema.")
+            }
+            Self::DraftOutputSchema => "The tool declares an output schema, which the answer of its \
+                 draft form would break. It cannot be staged; the real effect was not performed."
+                .to_owned(),
             Self::DraftUnavailable(what) => format!("The draft form cannot be used: {what}."),
             Self::DuplicateHeader(name) => {
                 format!("The header {name} may be sent once only, `_` counting as `-`.")

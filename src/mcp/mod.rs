@@ -21,6 +21,7 @@ pub mod list;
 pub mod questions;
 pub mod reply;
 pub mod request;
+pub mod schema;
 pub mod sessions;
 pub mod sse;
 

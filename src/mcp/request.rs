@@ -277,6 +277,20 @@ impl ToolCall {
             .unwrap_or_default()
     }
 
+    /// The same request for another tool, or with other arguments (a JSON object's text). Its id,
+    /// `_meta` and rounds stay; `None` if it would be no call.
+    pub fn redirected(&self, name: &str, arguments: &str) -> Option<Self> {
+        let mut quoted = String::new();
+        write_string(name, &mut quoted);
+        let mut edits = Edits::new();
+        let set = [("name", quoted.as_str()), ("arguments", arguments)];
+        edits.members(self.message.params()?, &[], &set);
+        let message = Message::read(edits.apply(self.message.body()).into()).ok()?;
+        let mut call = Self::read(message, self.era).ok()?;
+        call.round.clone_from(&self.round);
+        Some(call)
+    }
+
     /// The call goes on with a state of ours, which stands for this.
     pub fn set_round(&mut self, round: Round) {
         self.round = Some(round);

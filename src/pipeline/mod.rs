@@ -51,7 +51,7 @@ use crate::call::refusal::Refusal;
 use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode};
-use crate::contract::key::{EntryId, Key};
+use crate::contract::key::{EntryId, Key, OperationId};
 use crate::contract::operation::Operation;
 use crate::contract::path::Request;
 use crate::contract::report::Report;
@@ -333,8 +333,19 @@ pub struct Write {
     pub degraded: Option<&'static str>,
     /// The entry whose call this is a further round of (standards MCP-35).
     pub continues: Option<EntryId>,
+    /// The call that was asked for, where this is its draft.
+    pub staged_for: Option<Box<StagedFor>>,
     /// When it arrived.
     pub arrived: Instant,
+}
+
+/// The call that was asked for, where its draft is made.
+#[derive(Debug)]
+pub struct StagedFor {
+    /// Its operation.
+    pub served: Arc<Served>,
+    /// Its request: what promotes or discards the draft is filled from it.
+    pub form: Form,
 }
 
 /// A write's request.
@@ -356,6 +367,16 @@ pub enum Form {
     },
 }
 
+impl Form {
+    /// The request as paths read it.
+    pub fn request(&self) -> Request<'_> {
+        match self {
+            Self::Http { doc, .. } => doc.request(),
+            Self::Mcp { call, .. } => Request::Arguments(call.arguments()),
+        }
+    }
+}
+
 impl Write {
     /// The declared operation.
     pub fn operation(&self) -> &Operation {
@@ -364,9 +385,16 @@ impl Write {
 
     /// The request as paths read it.
     pub fn request(&self) -> Request<'_> {
-        match &self.form {
-            Form::Http { doc, .. } => doc.request(),
-            Form::Mcp { call, .. } => Request::Arguments(call.arguments()),
+        self.form.request()
+    }
+
+    /// The operation that the ledger has for it: the draft's where the draft form is asked for.
+    pub fn recorded_operation(&self) -> &OperationId {
+        match &self.operation().draft {
+            Some(draft) if self.control.stage && self.staged_for.is_none() => {
+                &draft.reference.operation
+            }
+            Some(_) | None => &self.operation().id,
         }
     }
 
@@ -386,9 +414,16 @@ impl Write {
         }
     }
 
-    /// A report with what every report of this call says.
+    /// A report with what every report of this call says: of the effect that was asked for, where
+    /// this is its draft.
     pub fn report(&self) -> Report {
-        let mut report = Report::new(self.class, self.operation().id.clone());
+        let mut report = match &self.staged_for {
+            Some(asked) => {
+                let operation = &asked.served.operation;
+                Report::new(operation.class, operation.id.clone())
+            }
+            None => Report::new(self.class, self.operation().id.clone()),
+        };
         report.would = self.would.map(Into::into);
         report
     }

@@ -175,7 +175,7 @@ async fn begin(
             transport: write.transport().as_str(),
             target: write.target(),
             task: write.control.task.clone(),
-            staged_for: None,
+            staged_for: write.staged_for.as_ref().map(|asked| asked.served.operation.id.clone()),
             ledger_id: carried.ledger_id.clone(),
             key_sent: carried.key.is_some(),
             lookup: lookup(&carried),

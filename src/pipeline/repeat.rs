@@ -10,7 +10,7 @@
 
 use crate::call::refusal::{Because, Refusal};
 use crate::contract::class::{Class, Level, OnUnknown, Repeat};
-use crate::contract::key::{Digest, EntryId};
+use crate::contract::key::{Digest, EntryId, OperationId};
 use crate::contract::operation::Operation;
 use crate::ledger::{Cause, Prior, Priors, State};
 
@@ -20,6 +20,8 @@ pub const UNDELIVERED_WINDOW_MS: i64 = 24 * 60 * 60 * 1000;
 /// The call that is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
+    /// The id of the operation that is performed: the draft's, where the draft form is asked for.
+    pub id: &'a OperationId,
     /// The operation.
     pub operation: &'a Operation,
     /// Its class for this call.
@@ -103,7 +105,7 @@ fn waiting(asked: &Asked<'_>, prior: &Prior) -> Option<Standing> {
 }
 
 fn by_key(asked: &Asked<'_>, prior: &Prior) -> Judgement {
-    let is_same = prior.operation == asked.operation.id
+    let is_same = prior.operation == *asked.id
         && prior.digest == asked.digest
         && prior.staged == asked.is_staged;
     if !is_same {

@@ -86,7 +86,7 @@ pub fn look(write: &Write) -> Look {
         key: write.control.key.clone(),
         digest: write.digest.whole,
         mark: write.digest.mark,
-        operation: write.operation().id.clone(),
+        operation: write.recorded_operation().clone(),
         staged: write.control.stage,
     }
 }
@@ -94,6 +94,7 @@ pub fn look(write: &Write) -> Look {
 /// What is judged.
 pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
     Asked {
+        id: write.recorded_operation(),
         operation: write.operation(),
         class: write.class,
         digest: write.digest.whole,

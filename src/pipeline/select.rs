@@ -28,6 +28,7 @@ use crate::contract::json::{Doc, Edits, Kind};
 use crate::contract::key::{Key, Place};
 use crate::contract::operation::{Argument, Mapping, Operation, Target};
 use crate::contract::path::{Path, Request, Root, Scope, Segment};
+use crate::contract::report::Report;
 use crate::contract::selector::Selector;
 use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
@@ -58,11 +59,25 @@ impl Step for Select {
     ) -> Answered {
         let Call { head, control, payload, oddity, permit } = call;
         let live = self.shared.policies.load();
+        let is_staged = control.stage;
         let lane = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
             Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
         };
-        next.run(lane).await
+        match lane {
+            // A read has no draft, and a call that asks for one must not be made as it is.
+            Lane::Read(read) if is_staged => Err(Box::new(Refused {
+                refusal: Refusal::NoDraftForm,
+                report: Some(Report {
+                    refused: Some(Refusal::NoDraftForm.code().into()),
+                    ..Report::for_read(read.served.operation.id.clone())
+                }),
+                metrics: Some(read.metrics),
+                class: Class::Read,
+                question: None,
+            })),
+            lane => next.run(lane).await,
+        }
     }
 }
 
@@ -330,11 +345,19 @@ impl Select {
         };
         let mut digest = digest_of(Rounds::Count);
         let mut continues = None;
+        // What the entry was begun as: for a staged call that is its draft.
+        let begun_as = match &operation.draft {
+            Some(draft) if control.stage => {
+                live.snapshot.operation(&draft.reference.operation).map(|s| s.operation.fingerprint)
+            }
+            Some(_) | None => Some(operation.fingerprint),
+        };
         if let Some(open) = state.open
-            && open.operation == operation.fingerprint
+            && Some(open.operation) == begun_as
         {
             let first = digest_of(Rounds::Ignore);
-            if first.whole == open.digest {
+            let whole = if control.stage { first.staged().whole } else { first.whole };
+            if whole == open.digest {
                 digest = first;
                 continues = Some(open.entry);
             }
@@ -454,6 +477,7 @@ impl Select {
         would: Option<&'static str>,
     ) -> Lane<Write> {
         let Chosen { served, metrics, class, level, mode } = chosen;
+        let digest = if control.stage { digest.staged() } else { digest };
         self.count(&permit, class);
         let principal = self.shared.principal(&head);
         let arrived: Instant = self.shared.clock.instant();
@@ -474,6 +498,7 @@ impl Select {
             would,
             degraded: None,
             continues: None,
+            staged_for: None,
             arrived,
         }))
     }
@@ -583,7 +608,6 @@ const TURNED_AWAY_BYTES: usize = 64 * 1024;
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
-    use crate::contract::report::Report;
     let mut report = Report::new(chosen.class, chosen.served.operation.id.clone());
     report.refused = Some(refusal.code().into());
     Box::new(Refused {

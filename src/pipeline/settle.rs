@@ -27,7 +27,8 @@ use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, OperationId};
-use crate::contract::report::{CallJson, MAX_HEADER, Report, UndoKind};
+use crate::contract::path::Scope;
+use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
@@ -40,6 +41,7 @@ use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 use notice::Notice;
+pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
 
 /// See the module's page.
@@ -764,6 +766,7 @@ pub fn recorded_answer(
     }
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
+    report.staged = staged_again(shared, write, &answer);
     match &write.form {
         Form::Http { .. } => {
             let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
@@ -791,6 +794,28 @@ pub fn recorded_answer(
             (json_response(text), None)
         }
     }
+}
+
+/// What the report of a staged call's recorded answer says of its draft.
+fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Staged> {
+    let operation = write.operation();
+    let draft = operation.draft.as_ref().filter(|_| write.control.stage)?;
+    let now_ms = shared.clock.now_ms();
+    let of = |response| {
+        let scope = Scope { request: write.request(), response, key: None };
+        outcome::staged(&write.live, operation, draft, &scope, now_ms)
+    };
+    let doc = Doc::parse(answer.body.clone()).ok();
+    Some(match &write.form {
+        Form::Http { .. } => of(doc.as_ref().map(Doc::root)),
+        Form::Mcp { .. } => {
+            let result = doc.as_ref().map(|doc| mcp_answer::Answer::of_result(doc.root()));
+            let served = write.live.snapshot.operation(&draft.reference.operation)?;
+            let source = served.operation.response;
+            let evidence = result.as_ref().and_then(|result| result.evidence(source));
+            of(evidence.as_ref().map(mcp_answer::Evidence::value))
+        }
+    })
 }
 
 /// An MCP answer of ours: HTTP 200 and one JSON message.

@@ -32,5 +32,7 @@ mod mcp_list;
 mod mcp_rounds;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
+/// Draft forms, over MCP and over HTTP.
+mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;
