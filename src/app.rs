@@ -65,7 +65,7 @@ pub enum AppError {
         source: io::Error,
     },
     /// The data port.
-    #[error("{0}; is another process there, or give another --listen")]
+    #[error("the data port cannot be opened")]
     Bind(#[source] BindError),
     /// The ledger.
     #[error("the ledger {} cannot be opened", path.display())]

@@ -71,6 +71,7 @@ pub mod admin;
 pub mod admit;
 pub mod app;
 pub mod call;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod contract;

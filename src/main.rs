@@ -1,1 +1,7 @@
-fn main() {}
+//! The `takeback` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    takeback::cli::run()
+}

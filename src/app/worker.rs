@@ -92,7 +92,7 @@ impl Worker {
             Err(error) => tracing::error!(%error, "a worker could not serve its listener"),
         }
         // Nobody waits for it if the start failed.
-        drop(closing.send(()));
+        let _nobody_waits = closing.send(());
         // Fails only if the sender is gone, which means the same.
         drop(ending.wait_for(|may_end| *may_end).await);
         upstream.close();

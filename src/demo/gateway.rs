@@ -1,6 +1,7 @@
-//! `github-mini`: the example gateway, a real HTTP server on a loopback port of the system's choice.
+//! `github-mini`: the example gateway, a real HTTP server on a loopback port of the system's
+//! choice.
 //!
-//! Thin: it reads a request whole, gives it to [`super::rest`] or [`super::mcp`], and writes the
+//! Thin: it reads a request whole, gives it to `rest` or `mcp`, and writes the
 //! answer. A lost answer is a connection that ends before its answer; to whoever called, it looks
 //! like a gateway that died.
 //!
@@ -201,4 +202,93 @@ fn json(status: u16, body: &Value) -> Response<Full<Bytes>> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::client::{Ask, Client, ClientError};
+    use serde_json::json;
+
+    const ISSUES: &str = "/repos/octo/hello/issues";
+
+    async fn started() -> (Gateway, Client) {
+        let tasks = Tasks::new();
+        let gateway = Gateway::start(&tasks).await.unwrap();
+        let client = Client::new(gateway.address(), &tasks);
+        (gateway, client)
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_a_cut_connection_and_its_effect_is_there() {
+        let (_gateway, mut client) = started().await;
+        let lose = Ask::new(Method::POST, "/_demo/lose-next-answer");
+        assert_eq!(client.send(&lose).await.unwrap().status, 204);
+
+        let body = json!({"title": "t"});
+        let lost = client.send(&Ask::post(ISSUES, &body)).await;
+
+        assert!(matches!(lost, Err(ClientError::Exchange(_))), "{lost:?}");
+        let counts = client.send(&Ask::new(Method::GET, "/_demo/counts")).await.unwrap();
+        assert_eq!(counts.body["issues"]["created"], 1);
+        assert_eq!(client.send(&Ask::post(ISSUES, &body)).await.unwrap().status, 201);
+    }
+
+    #[tokio::test]
+    async fn a_key_in_the_header_is_honoured() {
+        let (_gateway, mut client) = started().await;
+        let body = json!({"title": "t"});
+        let ask = Ask::post(ISSUES, &body).with("idempotency-key", "k");
+
+        let first = client.send(&ask).await.unwrap();
+        let again = client.send(&ask).await.unwrap();
+
+        assert_eq!(first.body, again.body);
+        assert_eq!(first.body["number"], 2);
+    }
+
+    #[tokio::test]
+    async fn mcp_16_a_page_of_another_site_is_refused_before_anything_else() {
+        let (_gateway, mut client) = started().await;
+        let body = json!({"title": "t"});
+
+        for (origin, status) in [
+            ("http://evil.example", 403),
+            ("null", 403),
+            ("http://localhost:1234", 201),
+            ("http://[::1]", 201),
+        ] {
+            let ask = Ask::post(ISSUES, &body).with("origin", origin);
+            assert_eq!(client.send(&ask).await.unwrap().status, status, "{origin}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_is_opened_used_and_ended_over_http() {
+        let (_gateway, mut client) = started().await;
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}});
+        let opened = client.send(&Ask::post(MCP_PATH, &hello)).await.unwrap();
+        let session = opened.headers["mcp-session-id"].to_str().unwrap().to_owned();
+        let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+
+        let ask = Ask::post(MCP_PATH, &ping).with("mcp-session-id", &session);
+        assert_eq!(client.send(&ask).await.unwrap().status, 200);
+        let get = Ask::new(Method::GET, MCP_PATH).with("mcp-session-id", &session);
+        assert_eq!(client.send(&get).await.unwrap().status, 405);
+        let end = Ask::new(Method::DELETE, MCP_PATH).with("mcp-session-id", &session);
+        assert_eq!(client.send(&end).await.unwrap().status, 200);
+        assert_eq!(client.send(&ask).await.unwrap().status, 404);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_long_has_no_effect() {
+        let (_gateway, mut client) = started().await;
+        let body = json!({"title": "t".repeat(MAX_BODY)});
+
+        let answer = client.send(&Ask::post(ISSUES, &body)).await.unwrap();
+
+        assert_eq!(answer.status, 413);
+        let counts = client.send(&Ask::new(Method::GET, "/_demo/counts")).await.unwrap();
+        assert_eq!(counts.body["issues"]["created"], 0);
+    }
 }

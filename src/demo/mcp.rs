@@ -1,8 +1,8 @@
 //! MCP over streamable HTTP as `github-mini` speaks it, both eras on one path, answers as JSON.
 //!
-//! Up to 2025-11-25: `initialize` gives a session id, which every later message carries. 2026-07-28:
-//! no session; each request has its envelope in `params._meta`, mirrored in headers. Pure: a POST in,
-//! an answer out.
+//! Up to 2025-11-25: `initialize` gives a session id, which every later message carries.
+//! 2026-07-28: no session; each request has its envelope in `params._meta`, mirrored in headers.
+//! Pure: a POST in, an answer out.
 //!
 //! Limits: [`MAX_SESSIONS`] sessions, the oldest is forgotten first; no streams (GET is 405), no
 //! batches, no resources, no prompts.

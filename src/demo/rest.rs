@@ -1,8 +1,8 @@
 //! `github-mini` over plain HTTP: which request is which change of [`World`].
 //!
-//! Pure: a call in, a reply out; the sockets are in [`super::gateway`]. Idempotency keys are honoured
-//! on comments and issues (GitHub itself honours none) and not on releases, so that both kinds of
-//! carrier can be shown. `/_demo/...` is the stage machinery, which no real gateway has.
+//! Pure: a call in, a reply out; the sockets are in [`super::gateway`]. Idempotency keys are
+//! honoured on comments and issues (GitHub itself honours none) and not on releases, so that both
+//! kinds of carrier can be shown. `/_demo/...` is the stage machinery, which no real gateway has.
 
 use http::Method;
 use percent_encoding::percent_decode_str;

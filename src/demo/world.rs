@@ -1,11 +1,12 @@
 //! What `github-mini` knows: one repository with its issues, comments and releases, as pure state.
 //!
-//! Its two faces, [`super::rest`] and [`super::tools`], change it through the methods here, so a write
-//! is the same write whichever way it came. Answers are JSON shaped as GitHub's, with the members
-//! that the policies read. Times are left out: no answer here depends on the clock.
+//! Its two faces, [`super::rest`] and [`super::tools`], change it through the methods here, so a
+//! write is the same write whichever way it came. Answers are JSON shaped as GitHub's, with the
+//! members that the policies read. Times are left out: no answer here depends on the clock.
 //!
-//! Limits: [`MAX_ITEMS`] of each resource and [`MAX_KEYS`] remembered answers. It stands for somebody
-//! else's service, so it uses nothing of the sidecar: two readers must agree about a call.
+//! Limits: [`MAX_ITEMS`] of each resource and [`MAX_KEYS`] remembered answers. It stands for
+//! somebody else's service, so it uses nothing of the sidecar: two readers must agree about a
+//! call.
 
 use std::collections::{BTreeMap, VecDeque};
 

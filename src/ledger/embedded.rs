@@ -8,6 +8,7 @@
 //! answers wait for a commit; nothing waits longer than [`ANSWER_WITHIN`]. When the disk stands
 //! still, that is when begins are refused.
 
+mod command;
 mod file;
 mod finder;
 mod read;
@@ -35,8 +36,9 @@ use super::{
     Begin, Begun, Counts, Finish, Finished, Health, LedgerError, Look, Priors, Reason, Record,
     Settled, Stats, Stored,
 };
+use command::{Command, Failure, Reply, Write};
 use store::{Settle, Store};
-use writer::{Batch, Command, Failure, Reply, Retry, Write, Writer};
+use writer::{Batch, Retry, Writer};
 
 pub use read::ReadOnly;
 

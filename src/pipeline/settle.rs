@@ -636,19 +636,22 @@ pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
     let _kept = shared.ledger.finish(finish);
 }
 
-/// The task of a write died after its entry was begun.
+/// The task of a write ended after its entry was begun and before it was finished: it panicked, or the
+/// process stops and drops it.
 pub fn finish_panicked(shared: &Shared, identity: Identity) {
     if identity.is_unrecorded {
         return;
     }
-    tracing::error!(ledger_id = %identity.entry, "the task of a write died: its outcome is unknown");
-    let finish = bare_finish(
-        identity,
-        State::Unknown,
-        Cause::Panic,
-        Disposition::Ambiguous,
-        shared.clock.now_ms(),
-    );
+    let ledger_id = identity.entry;
+    let cause = if std::thread::panicking() {
+        tracing::error!(%ledger_id, "the task of a write died: its outcome is unknown");
+        Cause::Panic
+    } else {
+        tracing::warn!(%ledger_id, "the process stops under a write: its outcome is unknown");
+        Cause::Shutdown
+    };
+    let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
+    let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
     let _kept = shared.ledger.finish(finish);
 }
 

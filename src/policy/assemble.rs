@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::contract::class::{Class, Kind, Level, Mode, OnUnknown, Repeat};
+use crate::contract::json::Doc;
 use crate::contract::key::{Carrier, Digest, OperationId};
 use crate::contract::operation::{
     BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Test, Verification,
@@ -13,31 +14,184 @@ use crate::contract::operation::{
 use crate::contract::report::static_read_header;
 use crate::contract::status::Statuses;
 
+use super::catalog::{self, Catalog, CatalogKind};
 use super::check::{self, Index, Linked, Links, Resolved};
-use super::diagnostic::{Findings, Severity, Source};
+use super::diagnostic::{At, Findings, Severity, Source};
 use super::effect_spec::{Ceiling, Spec};
 use super::file::{self, Declared, Defaults, Undeclared};
 use super::reading::Reading;
 use super::route::{Group, Router};
+use super::tree::{self, Fault, Format, Node, Span};
 use super::{Served, Snapshot};
 
 /// The most variants of one target.
 const MAX_VARIANTS: usize = 256;
 
+/// The files of one policy: policy files, and the catalogs that they name.
+pub(super) struct Files {
+    /// Policy files by name, then catalogs.
+    sources: Vec<Source>,
+    trees: Vec<Result<Node, Fault>>,
+    catalogs: Vec<NamedCatalog>,
+}
+
+/// One naming of a catalog by a policy file.
+struct NamedCatalog {
+    /// The policy file, by position.
+    file: usize,
+    kind: CatalogKind,
+    /// Where it is named.
+    span: Span,
+    /// The position of its text among the sources and its document, or why there is none.
+    read: Result<(usize, Arc<Doc>), String>,
+}
+
+impl Files {
+    /// Reads policy files into trees, and gets the catalogs that they name.
+    pub(super) fn gather(
+        mut files: Vec<(String, String)>,
+        read: &dyn Fn(&str) -> Result<String, String>,
+    ) -> Self {
+        files.sort();
+        let trees: Vec<Result<Node, Fault>> =
+            files.iter().map(|(name, text)| tree::read(text, Format::of(name))).collect();
+        let mut named: Vec<(String, CatalogKind, String, Span)> = Vec::new();
+        for ((name, _), tree) in files.iter().zip(&trees) {
+            let Ok(tree) = tree else { continue };
+            for (kind, catalog, span) in file::catalog_names(tree) {
+                named.push((name.clone(), kind, catalog.to_owned(), span));
+            }
+        }
+        let is_catalog =
+            |file: &str| named.iter().any(|(by, _, catalog, _)| catalog == file && by != file);
+        let mut sources = Vec::new();
+        let mut policy_trees = Vec::new();
+        let mut texts: HashMap<String, Result<String, String>> = HashMap::new();
+        for ((name, text), tree) in files.into_iter().zip(trees) {
+            if is_catalog(&name) {
+                texts.insert(name, Ok(text));
+            } else {
+                sources.push(Source::new(&name, &text));
+                policy_trees.push(tree);
+            }
+        }
+        let mut docs: HashMap<String, Result<(usize, Arc<Doc>), String>> = HashMap::new();
+        let mut catalogs = Vec::new();
+        for (by, kind, name, span) in &named {
+            let Some(file) = sources.iter().position(|source| *source.name == **by) else {
+                continue;
+            };
+            if !docs.contains_key(name) {
+                let text = texts.remove(name).unwrap_or_else(|| read(name));
+                let doc = text.and_then(|text| {
+                    let doc = Arc::new(catalog::read_doc(name, &text)?);
+                    sources.push(Source::new(name, &text));
+                    Ok((sources.len().saturating_sub(1), doc))
+                });
+                docs.insert(name.clone(), doc);
+            }
+            let read = docs.get(name).cloned().unwrap_or_else(|| Err(String::new()));
+            catalogs.push(NamedCatalog { file, kind: *kind, span: *span, read });
+        }
+        Self { sources, trees: policy_trees, catalogs }
+    }
+
+    /// How many of the sources are policy files.
+    pub(super) fn policies(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// SHA-256 over all names and texts.
+    pub(super) fn revision(&self) -> Digest {
+        let mut hash = Sha256::new();
+        for source in &self.sources {
+            for part in [&source.name, &source.text] {
+                hash.update(part.len().to_be_bytes());
+                hash.update(part.as_bytes());
+            }
+        }
+        Digest(hash.finalize().into())
+    }
+
+    pub(super) fn into_sources(self) -> Vec<Source> {
+        self.sources
+    }
+}
+
+/// Opens every catalog that is named; what cannot be opened is a finding where it is named.
+fn open_catalogs<'f>(
+    findings: &mut Findings,
+    files: &'f Files,
+) -> Vec<(usize, usize, Catalog<'f>)> {
+    let mut opened = Vec::new();
+    for named in &files.catalogs {
+        let Some(source) = files.sources.get(named.file) else { continue };
+        let result = match &named.read {
+            Err(why) => Err(why.clone()),
+            Ok((position, doc)) => match named.kind {
+                CatalogKind::OpenApi => Catalog::open_api(doc),
+                CatalogKind::Tools => Catalog::tools(doc),
+            }
+            .map(|catalog| (*position, catalog)),
+        };
+        match result {
+            Ok((position, catalog)) => opened.push((named.file, position, catalog)),
+            Err(why) => {
+                let at = At { file: named.file, source, operation: None };
+                Reading { findings, at }
+                    .error(
+                        "policy/catalog",
+                        named.span,
+                        format!("the catalog cannot be read: {why}"),
+                    )
+                    .help("an OpenAPI 3 document or a saved tools/list answer, below the policies");
+            }
+        }
+    }
+    opened
+}
+
 /// Compiles all files; `None` if one cannot be read into operations.
 pub(super) fn compile(
     findings: &mut Findings,
-    sources: &[Source],
+    files: &Files,
     revision: Digest,
 ) -> Option<Snapshot> {
+    let sources = files.sources.as_slice();
+    let catalogs = open_catalogs(findings, files);
+    let linked_by = |file: usize| -> Vec<file::Linked<'_, '_>> {
+        catalogs
+            .iter()
+            .filter(|(by, _, _)| *by == file)
+            .filter_map(|(_, source, catalog)| {
+                Some(file::Linked { catalog, source: *source, text: sources.get(*source)? })
+            })
+            .collect()
+    };
     let mut defaults = Vec::with_capacity(sources.len());
     let mut declared = Vec::new();
-    for (position, source) in sources.iter().enumerate() {
-        let file = file::read(findings, position, source);
+    for (position, (source, tree)) in sources.iter().zip(&files.trees).enumerate() {
+        let file = match tree {
+            Ok(tree) => file::read(findings, position, source, tree, &linked_by(position)),
+            Err(fault) => {
+                let at = At { file: position, source, operation: None };
+                let mut reading = Reading { findings: &mut *findings, at };
+                let diagnostic = reading.error(fault.code, fault.span, fault.message.clone());
+                if let Some(help) = fault.help {
+                    diagnostic.help(help);
+                }
+                None
+            }
+        };
         let (own, operations) =
             file.map(|file| (file.defaults, file.operations)).unwrap_or_default();
         defaults.push(own);
         declared.extend(operations);
+    }
+    for position in 0..files.trees.len() {
+        for linked in linked_by(position) {
+            declare_from(findings, &linked, position, &mut declared);
+        }
     }
     let index = Index::new(findings, sources, &declared, &defaults);
     let links: Vec<Links> = (0..declared.len())
@@ -84,6 +238,39 @@ pub(super) fn compile(
         undeclared_mode,
         get_writes,
     })
+}
+
+/// Adds what a catalog declares and no policy file does, and says what it leaves undeclared.
+fn declare_from<'f>(
+    findings: &mut Findings,
+    linked: &file::Linked<'_, 'f>,
+    defaults: usize,
+    declared: &mut Vec<Declared<'f>>,
+) {
+    let known: HashSet<usize> = declared
+        .iter()
+        .filter_map(|declared| linked.catalog.by_target(declared.target.as_ref()?))
+        .collect();
+    for (position, entry) in linked.catalog.entries.iter().enumerate() {
+        if known.contains(&position) {
+            continue;
+        }
+        if entry.declares_effect() {
+            declared.extend(file::from_catalog(findings, linked, position, defaults));
+        } else if linked.catalog.uses_effects && !entry.is_safe() {
+            let start = entry.value.span().start;
+            let span = Span { start, end: start.saturating_add(1) };
+            let at = At { file: linked.source, source: linked.text, operation: None };
+            let id = entry.id.as_deref().unwrap_or("an operation");
+            Reading { findings: &mut *findings, at }
+                .warning(
+                    "policy/catalog_effect_missing",
+                    span,
+                    format!("`{id}` has no `x-obol-effect`, and others have"),
+                )
+                .help("without one it is undeclared: irreversible, and confirmed");
+        }
+    }
 }
 
 /// What each operation is served as, and whether that is less than it was declared.
@@ -135,7 +322,7 @@ fn served_as(
 /// Why an operation is served degraded.
 fn notes(
     findings: &Findings,
-    declared: &Declared,
+    declared: &Declared<'_>,
     served_as: &[ServedAs],
     position: usize,
 ) -> Vec<String> {
@@ -156,7 +343,7 @@ fn notes(
     notes
 }
 
-fn ceiling(declared: &Declared) -> Ceiling {
+fn ceiling(declared: &Declared<'_>) -> Ceiling {
     declared
         .effect
         .as_ref()
@@ -171,12 +358,12 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn operation(&self, position: usize, own: &Declared, links: &Links) -> Option<Operation> {
+    fn operation(&self, position: usize, own: &Declared<'_>, links: &Links) -> Option<Operation> {
         let served = self.served_as.get(position)?;
         let Resolved { class, kind, confirm } = served.resolved;
         let effect = own.effect.as_ref().filter(|_| !served.is_degraded);
         let spec = own.effect.as_ref().map(|effect| &effect.spec);
-        let defaults = self.defaults.get(own.file).copied().unwrap_or_default();
+        let defaults = self.defaults.get(own.defaults).copied().unwrap_or_default();
         let is_read = class == Class::Read;
         let default_statuses = if is_read { Statuses::for_read } else { Statuses::for_write };
         let default_repeat = match class {
@@ -237,14 +424,16 @@ impl Maker<'_> {
                 .and_then(|spec| spec.statuses.clone())
                 .map(|(statuses, _)| statuses)
                 .unwrap_or_else(default_statuses),
-            upstream_id: spec.and_then(|spec| spec.upstream_id.clone()),
+            upstream_id: spec
+                .and_then(|spec| spec.upstream_id.clone())
+                .map(|(selector, _)| selector),
             verification: verification(spec),
             sensitive: own.sensitive.clone(),
             vary_on: own.vary_on.clone(),
             allow: own.allow,
             timeouts: own.timeouts,
             max_body_bytes: own.max_body_bytes,
-            body_type: BodyType::Json,
+            body_type: body_type(own),
             fingerprint: Digest([0; 32]),
         };
         operation.fingerprint = fingerprint(&operation, own);
@@ -265,9 +454,14 @@ impl Maker<'_> {
             operation: target.id.clone(),
             target: target.target.clone()?,
             class: self.served_as.get(link.target)?.resolved.class,
-            body_type: BodyType::Json,
+            body_type: body_type(target),
         })
     }
+}
+
+/// The type in which an operation takes its body: its catalog's word, else JSON.
+fn body_type(declared: &Declared<'_>) -> BodyType {
+    declared.interface.as_ref().map_or(BodyType::Json, |interface| interface.body_type)
 }
 
 fn carrier(spec: Option<&Spec>) -> Carrier {
@@ -282,7 +476,7 @@ fn verification(spec: Option<&Spec>) -> Verification {
 
 /// What a confirmation is bound to: the block as it was written, and all that other blocks and the
 /// defaults decide about it.
-fn fingerprint(operation: &Operation, own: &Declared) -> Digest {
+fn fingerprint(operation: &Operation, own: &Declared<'_>) -> Digest {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
         hash.update(text.len().to_be_bytes());
@@ -365,11 +559,11 @@ fn undeclared(
 fn overlaps(
     findings: &mut Findings,
     sources: &[Source],
-    declared: &[Declared],
+    declared: &[Declared<'_>],
     router: &Router,
     operations: &[Arc<Served>],
 ) {
-    let by_id: HashMap<&str, &Declared> =
+    let by_id: HashMap<&str, &Declared<'_>> =
         declared.iter().map(|declared| (declared.id.as_str(), declared)).collect();
     let mut report = |earlier: &Served, later: &Served, is_same_target: bool| {
         let Some(own) = by_id.get(later.operation.id.as_str()) else { return };
@@ -387,9 +581,11 @@ fn overlaps(
                 "such a call takes the more severe class; make one template more specific",
             )
         };
-        let both_reads =
-            earlier.operation.class == Class::Read && later.operation.class == Class::Read;
-        if both_reads {
+        let (earlier, later) = (&earlier.operation, &later.operation);
+        let is_same = (earlier.class, earlier.confirm, earlier.mode)
+            == (later.class, later.confirm, later.mode);
+        // Where both are treated alike it is the follow-ups at most that are in doubt.
+        if is_same {
             reading.info("policy/overlap", own.match_span, message).help(help);
         } else {
             reading.warning("policy/overlap", own.match_span, message).help(help);

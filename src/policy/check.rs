@@ -15,6 +15,7 @@ use super::diagnostic::{At, Findings, Source};
 use super::effect::{Effect, Named, RawFollowUp};
 use super::effect_spec;
 use super::file::{Declared, Defaults};
+use super::interface;
 use super::link::Linking;
 use super::reading::{Reading, Spanned};
 
@@ -46,14 +47,14 @@ pub(super) struct Links {
 
 /// All operations, by what names them.
 pub(super) struct Index<'d> {
-    pub(super) declared: &'d [Declared],
+    pub(super) declared: &'d [Declared<'d>],
     pub(super) resolved: Vec<Resolved>,
     by_id: HashMap<&'d str, usize>,
     by_tool: HashMap<&'d str, usize>,
 }
 
 /// The class and kind that a block declares, or what holds without one (contract section 1).
-pub(super) fn class_of(declared: &Declared, get_writes: bool) -> (Class, Kind) {
+pub(super) fn class_of(declared: &Declared<'_>, get_writes: bool) -> (Class, Kind) {
     let kind = declared.effect.as_ref().and_then(|effect| effect.spec.kind).map(|kind| kind.value);
     let class = match &declared.effect {
         Some(Effect { class: Some(class), .. }) => class.value,
@@ -67,7 +68,7 @@ pub(super) fn class_of(declared: &Declared, get_writes: bool) -> (Class, Kind) {
 }
 
 /// Whether the method is one that HTTP calls safe.
-pub(super) fn is_safe(declared: &Declared) -> bool {
+pub(super) fn is_safe(declared: &Declared<'_>) -> bool {
     match &declared.target {
         Some(Target::Http { method, .. }) => {
             matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS")
@@ -89,7 +90,7 @@ impl<'d> Index<'d> {
     pub(super) fn new(
         findings: &mut Findings,
         sources: &[Source],
-        declared: &'d [Declared],
+        declared: &'d [Declared<'d>],
         defaults: &[Defaults],
     ) -> Self {
         let get_writes = defaults.iter().any(|defaults| defaults.get_writes);
@@ -119,7 +120,7 @@ impl<'d> Index<'d> {
                 }
             }
             let (class, kind) = class_of(operation, get_writes);
-            let defaults = defaults.get(operation.file).copied().unwrap_or_default();
+            let defaults = defaults.get(operation.defaults).copied().unwrap_or_default();
             let confirm = confirm_of(&mut reading, operation, class, &defaults);
             resolved.push(Resolved { class, kind, confirm });
         }
@@ -144,15 +145,21 @@ impl<'d> Index<'d> {
     }
 }
 
+/// Where findings about an operation's effect block go.
+fn effect_at<'a>(sources: &'a [Source], declared: &'a Declared<'_>) -> Option<At<'a>> {
+    let source = sources.get(declared.effect_file)?;
+    Some(At { file: declared.effect_file, source, operation: Some(declared.id.as_str()) })
+}
+
 /// Where findings about an operation go.
-pub(super) fn at<'a>(sources: &'a [Source], declared: &'a Declared) -> Option<At<'a>> {
+pub(super) fn at<'a>(sources: &'a [Source], declared: &'a Declared<'_>) -> Option<At<'a>> {
     let source = sources.get(declared.file)?;
     Some(At { file: declared.file, source, operation: Some(declared.id.as_str()) })
 }
 
 fn confirm_of(
     reading: &mut Reading<'_>,
-    declared: &Declared,
+    declared: &Declared<'_>,
     class: Class,
     defaults: &Defaults,
 ) -> Level {
@@ -189,9 +196,14 @@ pub(super) fn operation(
     let mut reading = Reading { findings, at };
     method_rules(&mut reading, declared, resolved);
     let Some(effect) = &declared.effect else { return Links::default() };
+    let Some(at) = effect_at(sources, declared) else { return Links::default() };
+    let mut reading = Reading { findings: reading.findings, at };
     class_rules(&mut reading, effect, resolved);
-    effect_spec::check(&mut reading, &effect.spec, resolved.class == Class::Read, declared.id_span);
+    effect_spec::check(&mut reading, &effect.spec, resolved.class == Class::Read, effect.anchor);
     lints(&mut reading, declared, effect, resolved);
+    interface::carrier(&mut reading, declared, effect);
+    interface::evidence(&mut reading, declared, effect);
+    interface::deadlines(&mut reading, declared, effect);
 
     let mut link = Linking { reading, index, own: position };
     let undo = |link: &mut Linking<'_, '_>, raw: &Option<RawFollowUp>| {
@@ -214,7 +226,7 @@ pub(super) fn operation(
     links
 }
 
-fn method_rules(reading: &mut Reading<'_>, declared: &Declared, resolved: &Resolved) {
+fn method_rules(reading: &mut Reading<'_>, declared: &Declared<'_>, resolved: &Resolved) {
     let Some(Target::Http { method, template }) = &declared.target else { return };
     if resolved.class == Class::Read && !is_safe(declared) {
         let has_rest = template.parts().iter().any(|part| matches!(part, Part::Rest { .. }));
@@ -312,14 +324,14 @@ fn class_rules(reading: &mut Reading<'_>, effect: &Effect, resolved: &Resolved) 
     }
 }
 
-fn lints(reading: &mut Reading<'_>, declared: &Declared, effect: &Effect, resolved: &Resolved) {
+fn lints(reading: &mut Reading<'_>, declared: &Declared<'_>, effect: &Effect, resolved: &Resolved) {
     let destructive = declared.destructive;
     match (resolved.kind, destructive) {
         (Kind::Delete, None) => {
             reading
                 .warning(
                     "spec/delete_not_destructive",
-                    declared.id_span,
+                    effect.anchor,
                     "a delete, and nothing says `destructive`",
                 )
                 .help("say `destructive: true`, or `destructive: false` if nothing is lost");

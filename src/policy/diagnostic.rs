@@ -170,6 +170,9 @@ pub(super) struct Findings {
     found: Vec<(usize, Diagnostic)>,
     errors: usize,
     unreadable: bool,
+    /// How many of the files are policy files; the rest are catalogs, whose faults make no file
+    /// unreadable. `None` while all are policy files.
+    policies: Option<usize>,
     /// Where findings beyond the limit are written.
     spare: Option<Diagnostic>,
 }
@@ -186,6 +189,11 @@ pub(super) struct At<'a> {
 }
 
 impl Findings {
+    /// For files of which the first so many are policy files, the others catalogs.
+    pub(super) fn with_policies(count: usize) -> Self {
+        Self { policies: Some(count), ..Self::default() }
+    }
+
     /// Adds a finding; gives it back so that help can be added.
     pub(super) fn add(
         &mut self,
@@ -199,7 +207,8 @@ impl Findings {
         if is_error {
             self.errors = self.errors.saturating_add(1);
             // With errors that are not kept, nobody knows which operations they are about.
-            self.unreadable |= code.starts_with("policy/") || self.errors > MAX_KEPT;
+            let is_policy = self.policies.is_none_or(|count| at.file < count);
+            self.unreadable |= (is_policy && code.starts_with("policy/")) || self.errors > MAX_KEPT;
         }
         let (line, column) = at.source.position(span.start);
         let diagnostic = Diagnostic {

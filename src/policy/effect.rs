@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use crate::contract::class::Class;
 use crate::contract::operation::{Deadline, LookupBy, Mapping, TimeUnit};
-use crate::contract::path::{Path, Root, Segment};
-use crate::contract::template::Template;
+use crate::contract::path::Path;
 
 use super::assertions;
-use super::effect_spec::{self, Spec, Transport};
-use super::headers;
+use super::effect_spec::{self, Spec};
+use super::paths::{self, Roots, Shape};
 use super::reading::{Fields, Reading, Spanned, words_of};
 use super::tree::{Data, Node, Span};
 
@@ -39,30 +38,12 @@ pub(super) const MEMBERS: &[&str] = &[
     "compensation",
 ];
 
-/// What an operation's request looks like, for the paths into it.
-#[derive(Clone, Copy)]
-pub(super) enum Shape<'s> {
-    /// A plain HTTP request with this template.
-    Http(&'s Template),
-    /// A tool's `arguments`.
-    Tool,
-    /// Not known, because the operation's `match` could not be read.
-    Unknown,
-}
-
-impl Shape<'_> {
-    pub(super) fn transport(self) -> Transport {
-        match self {
-            Self::Http(_) | Self::Unknown => Transport::Http,
-            Self::Tool => Transport::Tool,
-        }
-    }
-}
-
 /// One `effect` block as it was read.
 #[derive(Default)]
 pub(super) struct Effect {
     pub(super) span: Span,
+    /// What findings about the block as a whole point at.
+    pub(super) anchor: Span,
     pub(super) class: Option<Spanned<Class>>,
     pub(super) reversible: Option<Spanned<bool>>,
     pub(super) inverse: Option<RawFollowUp>,
@@ -130,51 +111,53 @@ pub(super) struct RawDraft {
     pub(super) discard: Option<RawFollowUp>,
 }
 
-/// Which roots a place allows (standards 5.3).
-#[derive(Clone, Copy)]
-pub(super) struct Roots {
-    key: bool,
-    request: bool,
-    response: bool,
-    place: &'static str,
-}
-
-impl Roots {
-    pub(super) const FOLLOW_UP: Self =
-        Self { key: false, request: true, response: true, place: "a follow-up" };
-    pub(super) const LOOKUP_BY_KEY: Self =
-        Self { key: true, request: true, response: false, place: "a lookup by key" };
-    pub(super) const LOOKUP_BY_ID: Self =
-        Self { key: true, request: true, response: true, place: "a lookup" };
-    pub(super) const REQUEST: Self =
-        Self { key: false, request: true, response: false, place: "this place" };
-    pub(super) const DRAFT: Self =
-        Self { key: false, request: true, response: false, place: "a draft" };
-    pub(super) const RESPONSE: Self =
-        Self { key: false, request: false, response: true, place: "this place" };
-
-    fn allows(self, root: Root) -> bool {
-        match root {
-            Root::Key => self.key,
-            Root::Request => self.request,
-            Root::Response => self.response,
-        }
-    }
-
-    fn words(self) -> String {
-        let roots =
-            [(self.request, "request"), (self.response, "response"), (self.key, "idempotency_key")];
-        let allowed: Vec<&str> =
-            roots.iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, word)| *word).collect();
-        super::reading::list(&allowed)
-    }
-}
-
 /// Reads an `effect` block.
-pub(super) fn read(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Effect> {
+pub(super) fn read(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    shape: Shape<'_>,
+    anchor: Span,
+) -> Option<Effect> {
     let fields = reading.fields(node, "`effect`", MEMBERS)?;
     let spec = effect_spec::read(reading, &fields, shape.transport());
-    Some(contract(reading, &fields, shape, spec))
+    Some(contract(reading, &fields, shape, spec, anchor))
+}
+
+/// Reads what a catalog declares: `x-obol-effect`, a whole EffectSpec, and `x-anvil-effect`, our
+/// contract or the word `read`.
+pub(super) fn read_catalog(
+    reading: &mut Reading<'_>,
+    spec: Option<&Node>,
+    contract_node: Option<&Node>,
+    shape: Shape<'_>,
+) -> Option<Effect> {
+    let spec_node = spec;
+    let spec = match spec_node {
+        Some(node) => {
+            let fields = reading.fields(node, "`x-obol-effect`", effect_spec::MEMBERS)?;
+            effect_spec::read_as(reading, &fields, shape.transport(), true)
+        }
+        None => Spec::default(),
+    };
+    let anchor = contract_node.or(spec_node)?.span;
+    match contract_node {
+        None => Some(Effect { span: anchor, anchor, spec, ..Effect::default() }),
+        Some(node) if node.as_str() == Some("read") => Some(Effect {
+            span: anchor,
+            anchor,
+            class: Some(Spanned { value: Class::Read, span: node.span }),
+            spec,
+            ..Effect::default()
+        }),
+        Some(node) => {
+            let fields = reading.fields(node, "`x-anvil-effect`", MEMBERS)?;
+            let spec = match spec_node {
+                Some(_) => spec,
+                None => effect_spec::read(reading, &fields, shape.transport()),
+            };
+            Some(contract(reading, &fields, shape, spec, anchor))
+        }
+    }
 }
 
 fn contract(
@@ -182,6 +165,7 @@ fn contract(
     fields: &Fields<'_>,
     shape: Shape<'_>,
     spec: Spec,
+    anchor: Span,
 ) -> Effect {
     let class = fields.get("class").and_then(|node| {
         let value = reading.word(node, "class", &words_of!(Class))?;
@@ -202,6 +186,7 @@ fn contract(
     let is_given = |name| fields.get(name).is_some_and(|node| !node.is_null());
     Effect {
         span: fields.node.span,
+        anchor,
         class,
         reversible,
         inverse,
@@ -297,7 +282,7 @@ fn follow_up(
 ) -> Option<RawFollowUp> {
     let fields = reading.fields(node, name, &["operation", "arguments", "deadline"])?;
     let reference = reference(reading, &fields, shape, Roots::FOLLOW_UP);
-    let deadline = fields.get("deadline").and_then(|node| deadline(reading, node));
+    let deadline = fields.get("deadline").and_then(|node| deadline(reading, node, shape));
     Some(RawFollowUp { span: node.span, reference: reference?, deadline })
 }
 
@@ -320,7 +305,7 @@ fn lookup(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Ra
         fields.get("settle_ms").and_then(|node| reading.integer(node, "`settle_ms`", 1));
     let empty = fields
         .get("empty")
-        .and_then(|node| path(reading, node, Shape::Unknown, Roots::RESPONSE, "`empty`"));
+        .and_then(|node| paths::read(reading, node, Shape::Unknown, Roots::RESPONSE));
     let matches = fields
         .get("match")
         .map(|node| assertions::own_assertions(reading, node))
@@ -333,8 +318,13 @@ fn draft(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Raw
     let fields = reading.fields(node, "`draft`", &known)?;
     let reference = reference(reading, &fields, shape, Roots::DRAFT);
     let handle = fields.require(reading, "handle").and_then(|node| {
-        let path =
-            path_with(reading, node, Shape::Unknown, Roots::RESPONSE, "effect/draft_handle")?;
+        let path = paths::read_with(
+            reading,
+            node,
+            Shape::Unknown,
+            Roots::RESPONSE,
+            "effect/draft_handle",
+        )?;
         if path.optional {
             reading
                 .error("effect/draft_handle", node.span, "the handle of a draft cannot be optional")
@@ -400,7 +390,7 @@ fn mapping(
     roots: Roots,
 ) -> Option<Mapping> {
     match &node.data {
-        Data::String(_) => path(reading, node, shape, roots, "the mapping").map(Mapping::Path),
+        Data::String(_) => paths::read(reading, node, shape, roots).map(Mapping::Path),
         Data::Mapping(_) => {
             let fields = reading.fields(node, "a literal", &["const"])?;
             let value = fields.require(reading, "const")?;
@@ -417,120 +407,8 @@ fn mapping(
     }
 }
 
-/// A path that may start at these roots.
-pub(super) fn path(
-    reading: &mut Reading<'_>,
-    node: &Node,
-    shape: Shape<'_>,
-    roots: Roots,
-    what: &str,
-) -> Option<Path> {
-    let _ = what;
-    path_with(reading, node, shape, roots, "effect/path_root_not_allowed")
-}
-
-fn path_with(
-    reading: &mut Reading<'_>,
-    node: &Node,
-    shape: Shape<'_>,
-    roots: Roots,
-    root_code: &'static str,
-) -> Option<Path> {
-    let text = reading.text(node, "a path")?;
-    let path = match Path::parse(text) {
-        Ok(path) => path,
-        Err(error) => {
-            let span = reading.inside(node, error.offset);
-            reading
-                .error("effect/path_invalid", span, error.reason)
-                .help("a path is written `request.name`, `response.items[0].id` or `response.id?`");
-            return None;
-        }
-    };
-    if !roots.allows(path.root) {
-        let message = format!("{} cannot read `{}`", roots.place, path.root.as_str());
-        reading.error(root_code, node.span, message).help(format!("it may read {}", roots.words()));
-        return None;
-    }
-    if path.root == Root::Request { in_shape(reading, node.span, path, shape) } else { Some(path) }
-}
-
-/// Puts a request path into the form in which it is resolved: over HTTP under its section, header
-/// names in lower case.
-pub(super) fn in_shape(
-    reading: &mut Reading<'_>,
-    span: Span,
-    mut path: Path,
-    shape: Shape<'_>,
-) -> Option<Path> {
-    let Shape::Http(template) = shape else { return Some(path) };
-    let unresolved = |reading: &mut Reading<'_>, message: String, help: String| {
-        reading.error("effect/path_unresolved", span, message).help(help);
-        None
-    };
-    let Some(Segment::Name(section)) = path.segments.first() else {
-        let help = "its members are `path`, `query`, `header` and `body`".to_owned();
-        return unresolved(reading, "an HTTP request is no list".to_owned(), help);
-    };
-    match section.as_str() {
-        "body" | "query" => Some(path),
-        "path" => {
-            let name = match path.segments.get(1) {
-                Some(Segment::Name(name)) => name.clone(),
-                Some(Segment::Index(_)) => String::new(),
-                // The whole set of parameters.
-                None => return Some(path),
-            };
-            if template.names().any(|known| known == name) {
-                return Some(path);
-            }
-            let message = format!("the path has no parameter `{name}`");
-            unresolved(reading, message, parameters_help(template))
-        }
-        "header" => {
-            let Some(Segment::Name(name)) = path.segments.get_mut(1) else {
-                let help = "write `request.header.x-tenant`".to_owned();
-                return unresolved(reading, "which header is not said".to_owned(), help);
-            };
-            *name = headers::folded(name);
-            if headers::is_credential(name) || headers::is_control(name) {
-                reading
-                    .error(
-                        "effect/credential_mapped",
-                        span,
-                        "a credential or control header cannot be read by a path",
-                    )
-                    .help("the caller gives it with each call; it is kept nowhere");
-                return None;
-            }
-            Some(path)
-        }
-        name if template.names().any(|known| known == name) => {
-            path.segments.insert(0, Segment::Name("path".to_owned()));
-            Some(path)
-        }
-        name => {
-            let message = format!("`{name}` is no parameter of the path");
-            let help = format!(
-                "write `request.query.{name}` or `request.body.{name}`; without a catalog only \
-                 path parameters are known by name"
-            );
-            unresolved(reading, message, help)
-        }
-    }
-}
-
-pub(super) fn parameters_help(template: &Template) -> String {
-    let names: Vec<&str> = template.names().collect();
-    if names.is_empty() {
-        "its template has no parameters".to_owned()
-    } else {
-        format!("its parameters are {}", super::reading::list(&names))
-    }
-}
-
 /// `{ within_ms }` or `{ at, unit? }`
-fn deadline(reading: &mut Reading<'_>, node: &Node) -> Option<Deadline> {
+fn deadline(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Deadline> {
     let fields = reading.fields(node, "`deadline`", &["within_ms", "at", "unit"])?;
     match (fields.get("within_ms"), fields.get("at")) {
         (Some(within), None) => {
@@ -567,7 +445,7 @@ fn deadline(reading: &mut Reading<'_>, node: &Node) -> Option<Deadline> {
                 }
             };
             let path =
-                path_with(reading, at, Shape::Unknown, Roots::RESPONSE, "effect/deadline_path")?;
+                paths::read_with(reading, at, shape, Roots::RESPONSE, "effect/deadline_path")?;
             if path.optional {
                 reading
                     .error("effect/deadline_path", at.span, "a deadline's path cannot be optional")

@@ -68,7 +68,7 @@ pub(super) struct Spec {
     pub(super) kind: Option<Spanned<Kind>>,
     pub(super) carrier: Option<(Carrier, Span)>,
     pub(super) statuses: Option<(Statuses, Span)>,
-    pub(super) upstream_id: Option<Selector>,
+    pub(super) upstream_id: Option<(Selector, Span)>,
     pub(super) evidence: Option<Evidence>,
     pub(super) no_evidence: Option<Span>,
 }
@@ -79,6 +79,17 @@ pub(super) enum Transport {
     Http,
     Tool,
 }
+
+/// The members of a whole EffectSpec.
+pub(super) const MEMBERS: &[&str] = &[
+    "schema_version",
+    "kind",
+    "idempotency",
+    "dispatch_statuses",
+    "upstream_id",
+    "verification",
+    "no_evidence",
+];
 
 /// Reads the EffectSpec members out of an `effect` block.
 pub(super) fn read(reading: &mut Reading<'_>, fields: &Fields<'_>, transport: Transport) -> Spec {
@@ -118,7 +129,7 @@ pub(super) fn read_as(
         .and_then(|node| Some((statuses(reading, node)?, node.span)));
     let upstream_id = member(reading, "upstream_id")
         .filter(|node| !node.is_null())
-        .and_then(|node| selector(reading, node, "`upstream_id`"));
+        .and_then(|node| Some((selector(reading, node, "`upstream_id`")?, node.span)));
     let evidence = member(reading, "verification")
         .and_then(|node| verification(reading, node, kind.map(|kind| kind.value), transport));
     let no_evidence = fields.get("no_evidence").filter(|node| !node.is_null()).and_then(|node| {

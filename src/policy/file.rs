@@ -14,12 +14,14 @@ use crate::contract::pointer::Pointer;
 use crate::contract::template::Template;
 
 use super::assertions;
+use super::catalog::{Catalog, CatalogEntry, CatalogKind, Interface};
 use super::diagnostic::{At, Findings, Source};
-use super::effect::{self, Effect, RawReference, Roots, Shape};
+use super::effect::{self, Effect, RawReference};
 use super::headers;
+use super::paths::{self, Roots, Shape};
 use super::reading::{Fields, Reading, Spanned, words_of};
 use super::selectors;
-use super::tree::{self, Entry, Format, Node, Span};
+use super::tree::{self, Entry, Node, Span};
 
 const FILE: &[&str] = &["version", "catalog", "defaults", "probe_targets", "operations"];
 const DEFAULTS: &[&str] = &["irreversible", "destructive", "undeclared", "undeclared_get", "mode"];
@@ -65,15 +67,30 @@ pub(super) struct Defaults {
 }
 
 /// One file as it was read.
-pub(super) struct File {
+pub(super) struct File<'d> {
     pub(super) defaults: Defaults,
-    pub(super) operations: Vec<Declared>,
+    pub(super) operations: Vec<Declared<'d>>,
+}
+
+/// A catalog and where it stands among the sources.
+pub(super) struct Linked<'c, 'd> {
+    pub(super) catalog: &'c Catalog<'d>,
+    /// The position of its text among the sources.
+    pub(super) source: usize,
+    /// Its text.
+    pub(super) text: &'c Source,
 }
 
 /// One operation as it was read.
-pub(super) struct Declared {
+pub(super) struct Declared<'d> {
     /// Which file it is in, by position.
     pub(super) file: usize,
+    /// Which file its effect block is in; a catalog's, where the policy gives none.
+    pub(super) effect_file: usize,
+    /// The file whose defaults hold for it.
+    pub(super) defaults: usize,
+    /// What its catalog says of it.
+    pub(super) interface: Option<Interface<'d>>,
     pub(super) id: OperationId,
     pub(super) id_span: Span,
     pub(super) target: Option<Target>,
@@ -101,32 +118,73 @@ pub(super) struct Declared {
     pub(super) written: String,
 }
 
-impl Declared {
+impl<'d> Declared<'d> {
+    /// An operation of which nothing is known but its id and place.
+    pub(super) fn new(id: OperationId, file: usize, id_span: Span) -> Self {
+        Self {
+            file,
+            effect_file: file,
+            defaults: file,
+            interface: None,
+            id,
+            id_span,
+            target: None,
+            match_span: id_span,
+            conditions: Vec::new(),
+            effect: None,
+            destructive: None,
+            confirm: None,
+            confirm_argument: None,
+            repeat: None,
+            on_unknown: None,
+            mode: None,
+            response: ResponseSource::Json,
+            is_error: IsError::Ambiguous,
+            rejected_if: Vec::new(),
+            before: None,
+            sensitive: Vec::new(),
+            vary_on: Vec::new(),
+            allow: Allow::default(),
+            timeouts: Timeouts::default(),
+            max_body_bytes: None,
+            schema_sha256: None,
+            written: String::new(),
+        }
+    }
+
     pub(super) fn shape(&self) -> Shape<'_> {
+        let interface = self.interface.as_ref();
         match &self.target {
-            Some(Target::Http { template, .. }) => Shape::Http(template),
-            Some(Target::Tool { .. }) => Shape::Tool,
+            Some(Target::Http { template, .. }) => Shape::Http(template, interface),
+            Some(Target::Tool { .. }) => Shape::Tool(interface),
             None => Shape::Unknown,
         }
     }
 }
 
-/// Reads one file; `None` if it is no tree, or no policy at all.
-pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Option<File> {
+/// The catalogs that a file names, without a word about what is wrong with the rest.
+pub(super) fn catalog_names(tree: &Node) -> Vec<(CatalogKind, &str, Span)> {
+    let Some(catalog) = tree.get("catalog") else { return Vec::new() };
+    let mut names = Vec::new();
+    for (member, kind) in [("openapi", CatalogKind::OpenApi), ("tools", CatalogKind::Tools)] {
+        let Some(node) = catalog.get(member) else { continue };
+        let nodes = node.as_sequence().unwrap_or(std::slice::from_ref(node));
+        names.extend(nodes.iter().filter_map(|node| Some((kind, node.as_str()?, node.span))));
+    }
+    names
+}
+
+/// Reads one file; `None` if it is no policy at all.
+pub(super) fn read<'d>(
+    findings: &mut Findings,
+    file: usize,
+    source: &Source,
+    tree: &Node,
+    catalogs: &[Linked<'_, 'd>],
+) -> Option<File<'d>> {
     let at = At { file, source, operation: None };
-    let tree = match tree::read(&source.text, Format::of(&source.name)) {
-        Ok(tree) => tree,
-        Err(fault) => {
-            let mut reading = Reading { findings, at };
-            let diagnostic = reading.error(fault.code, fault.span, fault.message);
-            if let Some(help) = fault.help {
-                diagnostic.help(help);
-            }
-            return None;
-        }
-    };
     let mut reading = Reading { findings, at };
-    let fields = reading.fields(&tree, "a policy file", FILE)?;
+    let fields = reading.fields(tree, "a policy file", FILE)?;
     if let Some(node) = fields.require(&mut reading, "version")
         && reading.integer(node, "`version`", 0).is_some_and(|version| version != 1)
     {
@@ -134,10 +192,15 @@ pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Opt
             .error("policy/version", node.span, "an unknown version of the policy format")
             .help("this reads `version: 1`");
     }
-    if let Some(entry) = fields.entry("catalog") {
-        reading
-            .error("policy/catalog_unsupported", entry.span, "catalogs are not read yet")
-            .help("declare each operation with `match: { http: ... }` or `match: { tool: ... }`");
+    if let Some(node) = fields.get("catalog")
+        && let Some(catalog) = reading.fields(node, "`catalog`", &["openapi", "tools"])
+    {
+        for name in ["openapi", "tools"] {
+            let Some(node) = catalog.get(name) else { continue };
+            for node in node.as_sequence().unwrap_or(std::slice::from_ref(node)) {
+                let _ = reading.text(node, "a catalog's name");
+            }
+        }
     }
     if let Some(node) = fields.get("probe_targets") {
         probe_targets(&mut reading, node);
@@ -149,7 +212,8 @@ pub(super) fn read(findings: &mut Findings, file: usize, source: &Source) -> Opt
         && let Some(mapping) = reading.mapping(node, "`operations`")
     {
         for entry in mapping.node.entries() {
-            operations.extend(operation(findings, At { operation: None, ..at }, entry));
+            let at = At { operation: None, ..at };
+            operations.extend(operation(findings, at, entry, catalogs));
         }
     }
     Some(File { defaults, operations })
@@ -204,7 +268,12 @@ fn probe_targets(reading: &mut Reading<'_>, node: &Node) {
     }
 }
 
-fn operation(findings: &mut Findings, at: At<'_>, entry: &Entry) -> Option<Declared> {
+fn operation<'d>(
+    findings: &mut Findings,
+    at: At<'_>,
+    entry: &Entry,
+    catalogs: &[Linked<'_, 'd>],
+) -> Option<Declared<'d>> {
     let Some(id) = OperationId::new(&entry.name) else {
         let mut reading = Reading { findings, at };
         reading
@@ -219,51 +288,138 @@ fn operation(findings: &mut Findings, at: At<'_>, entry: &Entry) -> Option<Decla
             .help("`_undeclared` is what undeclared calls are reported as");
     }
     let fields = reading.fields(&entry.value, "an operation", OPERATION)?;
-    let match_node = fields.require(&mut reading, "match");
-    let target = match_node.and_then(|node| target(&mut reading, node));
-    let match_span = match_node.map_or(entry.span, |node| node.span);
-    let mut declared = Declared {
-        file: at.file,
-        id,
-        id_span: entry.span,
-        target,
-        match_span,
-        conditions: Vec::new(),
-        effect: None,
-        destructive: None,
-        confirm: None,
-        confirm_argument: None,
-        repeat: None,
-        on_unknown: None,
-        mode: None,
-        response: ResponseSource::Json,
-        is_error: IsError::Ambiguous,
-        rejected_if: Vec::new(),
-        before: None,
-        sensitive: Vec::new(),
-        vary_on: Vec::new(),
-        allow: Allow::default(),
-        timeouts: Timeouts::default(),
-        max_body_bytes: None,
-        schema_sha256: None,
-        written: String::new(),
-    };
+    let mut declared = Declared::new(id, at.file, entry.span);
     entry.value.write_json(&mut declared.written);
+    let match_node = fields.require(&mut reading, "match");
+    if let Some(node) = match_node {
+        declared.match_span = node.span;
+        declared.target = target(&mut reading, node, catalogs);
+    }
+    let known = declared.target.as_ref().and_then(|target| {
+        let known = in_catalog(&mut reading, declared.match_span, target, catalogs)?;
+        declared.interface = known.0.catalog.interface(known.1, target);
+        Some(known)
+    });
     if let Some(node) = match_node.and_then(|node| node.get("where")) {
         declared.conditions = conditions(&mut reading, node, declared.shape());
+    }
+    behaviour(&mut reading, &fields, &mut declared);
+    limits(&mut reading, &fields, &mut declared);
+    let known_entry = known
+        .as_ref()
+        .and_then(|(linked, position)| Some((*linked, linked.catalog.entries.get(*position)?)));
+    if let Some((_, entry)) = known_entry {
+        pin(&mut reading, &fields, &declared, entry);
+        if declared.destructive.is_none() && entry.declares_effect() && entry.is_destructive() {
+            declared.destructive = Some(Spanned { value: true, span: declared.id_span });
+        }
     }
     if let Some(node) = fields.get("effect") {
         // A block that could not be read is an error of the file; the operation goes on without it
         // only so that the rest is checked too.
-        declared.effect = effect::read(&mut reading, node, declared.shape());
+        let anchor = declared.id_span;
+        declared.effect = effect::read(&mut reading, node, declared.shape(), anchor);
+    } else if let Some((linked, entry)) = known_entry {
+        catalog_effect(reading.findings, &mut declared, linked, entry);
     }
-    behaviour(&mut reading, &fields, &mut declared);
-    limits(&mut reading, &fields, &mut declared);
+    Some(declared)
+}
+
+/// The catalog's operation of this target, if the file has a catalog of its transport.
+fn in_catalog<'l, 'c, 'd>(
+    reading: &mut Reading<'_>,
+    span: Span,
+    target: &Target,
+    catalogs: &'l [Linked<'c, 'd>],
+) -> Option<(&'l Linked<'c, 'd>, usize)> {
+    let mut has_catalog = false;
+    for linked in catalogs {
+        has_catalog |= linked.catalog.entries.first().is_some_and(|entry| {
+            matches!(
+                (&entry.target, target),
+                (Target::Http { .. }, Target::Http { .. })
+                    | (Target::Tool { .. }, Target::Tool { .. })
+            )
+        });
+        if let Some(position) = linked.catalog.by_target(target) {
+            return Some((linked, position));
+        }
+    }
+    if has_catalog {
+        reading
+            .warning("policy/not_in_catalog", span, "the catalog has no such operation")
+            .help("no call may ever be this operation; compare the method, path and name");
+    }
+    None
+}
+
+/// A tool's pinned schema against the saved one.
+fn pin(
+    reading: &mut Reading<'_>,
+    fields: &Fields<'_>,
+    declared: &Declared<'_>,
+    entry: &CatalogEntry<'_>,
+) {
+    let (Some(pinned), Some(node)) = (&declared.schema_sha256, fields.get("schema_sha256")) else {
+        return;
+    };
+    let actual = super::schema_digest(entry.value).to_hex();
+    if *pinned != actual {
+        reading
+            .error("effect/schema_pin", node.span, "the catalog's schema is another")
+            .help(format!("compare what changed; then pin {actual}"));
+    }
+}
+
+/// Takes the effect that a catalog declares; its findings are in the catalog.
+fn catalog_effect<'d>(
+    findings: &mut Findings,
+    declared: &mut Declared<'d>,
+    linked: &Linked<'_, 'd>,
+    entry: &CatalogEntry<'d>,
+) {
+    if !entry.declares_effect() {
+        return;
+    }
+    let node = |value: Option<crate::contract::json::Value<'_>>| value.map(tree::from_value);
+    let (spec, contract) = (node(entry.effect_spec()), node(entry.anvil_effect()));
+    for node in [&spec, &contract].into_iter().flatten() {
+        node.write_json(&mut declared.written);
+    }
+    let id = declared.id.clone();
+    let at = At { file: linked.source, source: linked.text, operation: Some(id.as_str()) };
+    let mut reading = Reading { findings, at };
+    let shape = declared.shape();
+    let read = effect::read_catalog(&mut reading, spec.as_ref(), contract.as_ref(), shape);
+    declared.effect_file = linked.source;
+    // What a catalog declares wrongly is no read and undoes nothing.
+    declared.effect = Some(read.unwrap_or_default());
+}
+
+/// An operation that only a catalog declares.
+pub(super) fn from_catalog<'d>(
+    findings: &mut Findings,
+    linked: &Linked<'_, 'd>,
+    position: usize,
+    defaults: usize,
+) -> Option<Declared<'d>> {
+    let entry = linked.catalog.entries.get(position)?;
+    let id = OperationId::new(entry.id.as_deref()?).filter(|id| !id.as_str().starts_with('_'))?;
+    let start = entry.value.span().start;
+    let span = Span { start, end: start.saturating_add(1) };
+    let mut declared = Declared::new(id, linked.source, span);
+    declared.defaults = defaults;
+    declared.target = Some(entry.target.clone());
+    declared.interface = linked.catalog.interface(position, &entry.target);
+    if entry.is_destructive() {
+        declared.destructive = Some(Spanned { value: true, span });
+    }
+    catalog_effect(findings, &mut declared, linked, entry);
     Some(declared)
 }
 
 /// `match: { http | tool | operation_id }`
-fn target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
+fn target(reading: &mut Reading<'_>, node: &Node, catalogs: &[Linked<'_, '_>]) -> Option<Target> {
     let fields = reading.fields(node, "`match`", &["http", "tool", "operation_id", "where"])?;
     let given: Vec<&Entry> =
         ["http", "tool", "operation_id"].iter().filter_map(|name| fields.entry(name)).collect();
@@ -287,13 +443,42 @@ fn target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
             }
             Some(Target::Tool { name: name.into() })
         }
-        _ => {
-            reading
-                .error("policy/catalog_required", entry.span, "`operation_id` needs a catalog")
-                .help("name the request itself: `http: \"POST /path/{name}\"`");
-            None
-        }
+        _ => catalog_target(reading, entry, catalogs),
     }
+}
+
+/// `match: { operation_id }`
+fn catalog_target(
+    reading: &mut Reading<'_>,
+    entry: &Entry,
+    catalogs: &[Linked<'_, '_>],
+) -> Option<Target> {
+    let id = reading.text(&entry.value, "`match.operation_id`")?;
+    let mut ids = Vec::new();
+    for linked in catalogs {
+        let is_http = |entry: &&CatalogEntry<'_>| matches!(entry.target, Target::Http { .. });
+        let known = linked.catalog.by_id(id).and_then(|at| linked.catalog.entries.get(at));
+        if let Some(known) = known.filter(is_http) {
+            return Some(known.target.clone());
+        }
+        ids.extend(linked.catalog.ids());
+    }
+    if catalogs.is_empty() {
+        reading
+            .error("policy/catalog_required", entry.span, "`operation_id` needs a catalog")
+            .help("name the request itself: `http: \"POST /path/{name}\"`");
+        return None;
+    }
+    ids.sort_unstable();
+    let near = if reading.findings.is_full() { None } else { super::link::near(id, ids) };
+    let help = near.map_or_else(
+        || "see the catalog's `operationId`s".to_owned(),
+        |near| format!("did you mean `{near}`?"),
+    );
+    reading
+        .error("policy/catalog_operation", entry.value.span, format!("no operation `{id}`"))
+        .help(help);
+    None
 }
 
 fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
@@ -340,7 +525,7 @@ fn conditions(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Vec<C
 fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Option<Condition> {
     // The name is read as a value is, so that its faults are shown inside it.
     let name = Node { span: entry.span, data: tree::Data::String(entry.name.clone()) };
-    let path = effect::path(reading, &name, shape, Roots::REQUEST, "a condition")?;
+    let path = paths::read(reading, &name, shape, Roots::REQUEST)?;
     if path.optional {
         reading
             .error("effect/path_invalid", entry.span, "a condition's path has no `?`")
@@ -398,10 +583,10 @@ fn never_equal(reading: &mut Reading<'_>, node: &Node, doc: &Doc, path: &Path, s
         return;
     }
     let is_text_only = match (shape, path.segments.first()) {
-        (Shape::Http(_), Some(Segment::Name(section))) => {
+        (Shape::Http(..), Some(Segment::Name(section))) => {
             matches!(section.as_str(), "path" | "query" | "header")
         }
-        (Shape::Http(_) | Shape::Tool | Shape::Unknown, _) => false,
+        (Shape::Http(..) | Shape::Tool(_) | Shape::Unknown, _) => false,
     };
     if is_text_only && path.root == Root::Request && kind != JsonKind::String {
         reading
@@ -411,7 +596,7 @@ fn never_equal(reading: &mut Reading<'_>, node: &Node, doc: &Doc, path: &Path, s
 }
 
 /// What decides how calls of the operation are treated.
-fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared) {
+fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared<'_>) {
     if let Some(node) = fields.get("destructive") {
         declared.destructive =
             reading.flag(node, "`destructive`").map(|value| Spanned { value, span: node.span });
@@ -424,7 +609,7 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
     if let Some(entry) = fields.entry("confirm_argument") {
         let name = reading.text(&entry.value, "`confirm_argument`").filter(|name| !name.is_empty());
         declared.confirm_argument = name.map(str::to_owned);
-        if name.is_some() && matches!(declared.shape(), Shape::Http(_)) {
+        if name.is_some() && matches!(declared.shape(), Shape::Http(..)) {
             reading
                 .error("policy/confirm_argument", entry.span, "an HTTP request has no arguments")
                 .help("over HTTP the caller's word is the header `Effect-Confirm: true`");
@@ -468,7 +653,7 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
 }
 
 /// What is kept out, let through, and waited for.
-fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared) {
+fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared<'_>) {
     if let Some(node) = fields.get("sensitive") {
         for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
             declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));

@@ -3,7 +3,9 @@
 //!
 //! Without a catalog only the parameters of path templates are known of a target's inputs, so
 //! `mapping_unknown_argument`, `mapping_missing_required`, `mapping_required_optional` and
-//! `mapping_type_mismatch` judge those and nothing else.
+//! `mapping_type_mismatch` judge those and nothing else; with one they judge what it declares.
+
+use std::collections::BTreeSet;
 
 use crate::contract::class::{Class, Kind, Level};
 use crate::contract::json::{Doc, Kind as JsonKind};
@@ -12,13 +14,15 @@ use crate::contract::operation::{Argument, LookupBy, Mapping, Slot, Target};
 use crate::contract::path::{Path, Root, Segment};
 use crate::contract::template::Template;
 
+use super::catalog::{InputPlace, Interface};
 use super::check::{Index, Linked, Links, Resolved};
-use super::effect::{
-    self, Effect, Named, RawArgument, RawDraft, RawFollowUp, RawLookup, RawReference, Shape,
-};
+use super::effect::{Effect, Named, RawArgument, RawDraft, RawFollowUp, RawLookup, RawReference};
 use super::file::Declared;
 use super::headers;
+use super::interface;
+use super::paths;
 use super::reading::{Reading, list};
+use super::schema::Types;
 
 /// Looks one operation's references up.
 pub(super) struct Linking<'r, 'a> {
@@ -39,15 +43,11 @@ enum Wanted {
 }
 
 impl<'a> Linking<'_, 'a> {
-    /// `request` is the shape that its request paths are over, where it is not the operation's own
-    /// and so was not known when they were read.
-    pub(super) fn follow_up(
-        &mut self,
-        raw: &RawFollowUp,
-        request: Option<Shape<'_>>,
-    ) -> Option<Linked> {
+    /// `source` is the operation whose request and answer its paths read, where that is not this
+    /// one and so was not known when they were read.
+    pub(super) fn follow_up(&mut self, raw: &RawFollowUp, source: Option<usize>) -> Option<Linked> {
         let target = self.target(&raw.reference, Wanted::Write)?;
-        self.arguments(&raw.reference, target, request)
+        self.arguments(&raw.reference, target, source)
     }
 
     pub(super) fn lookup(&mut self, raw: &RawLookup, effect: &Effect) -> Option<Linked> {
@@ -80,6 +80,10 @@ impl<'a> Linking<'_, 'a> {
             }
         }
         let target = self.target(&raw.reference, Wanted::Read)?;
+        if let Some(empty) = &raw.empty {
+            let shape = self.index.declared.get(target)?.shape();
+            let _checked = paths::in_shape(&mut self.reading, raw.span, empty.clone(), shape);
+        }
         self.arguments(&raw.reference, target, None)
     }
 
@@ -87,10 +91,11 @@ impl<'a> Linking<'_, 'a> {
         let Some(target) = self.target(&raw.reference, Wanted::WriteOrItself) else { return };
         links.draft = self.arguments(&raw.reference, target, None);
         let Some(draft) = self.index.declared.get(target) else { return };
-        let shape = draft.shape();
-        links.promote = self.follow_up(&raw.promote, Some(shape));
+        let handle = raw.handle.clone();
+        let _checked = paths::in_shape(&mut self.reading, raw.span, handle, draft.shape());
+        links.promote = self.follow_up(&raw.promote, Some(target));
         links.discard =
-            raw.discard.as_ref().and_then(|discard| self.follow_up(discard, Some(shape)));
+            raw.discard.as_ref().and_then(|discard| self.follow_up(discard, Some(target)));
         let promoted = links.promote.as_ref().and_then(|link| self.index.resolved.get(link.target));
         if let Some(promoted) = promoted.filter(|promoted| promoted.class < resolved.class) {
             let message = format!(
@@ -137,7 +142,9 @@ impl<'a> Linking<'_, 'a> {
                 .help(help);
             return None;
         };
-        if target == self.own && wanted != Wanted::WriteOrItself {
+        // Without a target of its own it has another error, and nothing about it is known.
+        self.index.declared.get(target)?.target.as_ref()?;
+        if target == self.own && wanted != Wanted::WriteOrItself && !is_swap(&raw.arguments) {
             self.reading
                 .error("effect/operation_self", raw.span, "an operation that follows itself")
                 .help("name the call that takes the effect back");
@@ -180,17 +187,17 @@ impl<'a> Linking<'_, 'a> {
         &mut self,
         raw: &RawReference,
         target: usize,
-        request: Option<Shape<'_>>,
+        source: Option<usize>,
     ) -> Option<Linked> {
         let target_operation = self.index.declared.get(target)?;
+        let source_operation = self.index.declared.get(source.unwrap_or(self.own))?;
         let mut arguments: Vec<Argument> = Vec::with_capacity(raw.arguments.len());
         let mut is_whole = raw.is_whole;
         for argument in &raw.arguments {
-            let mapping = match (&argument.mapping, request) {
-                (Mapping::Path(path), Some(shape)) if path.root == Root::Request => {
-                    let span = argument.value_span;
-                    effect::in_shape(&mut self.reading, span, path.clone(), shape)
-                        .map(Mapping::Path)
+            let mapping = match (&argument.mapping, source) {
+                (Mapping::Path(path), Some(_)) => {
+                    let (span, shape) = (argument.value_span, source_operation.shape());
+                    paths::in_shape(&mut self.reading, span, path.clone(), shape).map(Mapping::Path)
                 }
                 (mapping, _) => Some(mapping.clone()),
             };
@@ -206,16 +213,15 @@ impl<'a> Linking<'_, 'a> {
                     .help("keep one of them");
             }
             self.value(argument, &mapping, &slot);
+            self.types(argument, &mapping, &slot, source_operation, target_operation);
             arguments.push(Argument { name: argument.name.clone(), slot, mapping });
         }
-        if let Some(Target::Http { template, .. }) = &target_operation.target {
-            self.required(raw, template, &arguments, is_whole);
-        }
+        self.required(raw, target_operation, &arguments, is_whole);
         Some(Linked { target, arguments })
     }
 
     /// Where an argument goes.
-    fn slot(&mut self, target: &Declared, argument: &RawArgument) -> Option<Slot> {
+    fn slot(&mut self, target: &Declared<'_>, argument: &RawArgument) -> Option<Slot> {
         let name = argument.name.as_str();
         let carrier = target
             .effect
@@ -227,9 +233,21 @@ impl<'a> Linking<'_, 'a> {
                 if name == "confirm" || target.confirm_argument.as_deref() == Some(name) {
                     return self.safety_control(argument);
                 }
+                let is_unknown = target.interface.as_ref().is_some_and(|interface| {
+                    !interface.is_open && interface.input(InputPlace::Argument, name).is_none()
+                });
+                if is_unknown {
+                    return self.unknown_argument(
+                        argument,
+                        format!("the tool has no argument `{name}`"),
+                        "see its input schema".to_owned(),
+                    );
+                }
                 Slot::Argument(name.to_owned())
             }
-            Some(Target::Http { template, .. }) => self.http_slot(template, argument)?,
+            Some(Target::Http { template, .. }) => {
+                self.http_slot(template, target.interface.as_ref(), argument)?
+            }
             // Its `match` has an error of its own.
             None => return None,
         };
@@ -253,60 +271,139 @@ impl<'a> Linking<'_, 'a> {
         None
     }
 
-    fn http_slot(&mut self, template: &Template, argument: &RawArgument) -> Option<Slot> {
+    fn unknown_argument(
+        &mut self,
+        argument: &RawArgument,
+        message: String,
+        help: String,
+    ) -> Option<Slot> {
+        self.reading
+            .error("effect/mapping_unknown_argument", argument.name_span, message)
+            .help(help);
+        None
+    }
+
+    fn http_slot(
+        &mut self,
+        template: &Template,
+        interface: Option<&Interface<'_>>,
+        argument: &RawArgument,
+    ) -> Option<Slot> {
         let name = argument.name.as_str();
-        let unknown = |link: &mut Self, message: String, help: String| {
-            link.reading
-                .error("effect/mapping_unknown_argument", argument.name_span, message)
-                .help(help);
-            None
-        };
         let is_parameter = |name: &str| template.names().any(|known| known == name);
+        let see = || "see the catalog for the target's inputs".to_owned();
         if name == "body" {
+            if interface.is_some_and(|interface| !interface.has_body) {
+                let message = "the target takes no body".to_owned();
+                return self.unknown_argument(argument, message, see());
+            }
             return Some(Slot::Body(Vec::new()));
         }
         match name.split_once('.') {
             Some(("path", rest)) if is_parameter(rest) => Some(Slot::Path(rest.to_owned())),
             Some(("path", rest)) => {
                 let message = format!("the target's path has no parameter `{rest}`");
-                unknown(self, message, effect::parameters_help(template))
+                self.unknown_argument(argument, message, paths::parameters_help(template))
             }
-            Some(("query", rest)) if !rest.is_empty() => Some(Slot::Query(rest.to_owned())),
+            Some(("query", rest)) if !rest.is_empty() => {
+                let is_declared = interface.is_none_or(|interface| {
+                    !interface.has_parameters || interface.input(InputPlace::Query, rest).is_some()
+                });
+                if !is_declared {
+                    let message = format!("the target has no query parameter `{rest}`");
+                    return self.unknown_argument(argument, message, see());
+                }
+                Some(Slot::Query(rest.to_owned()))
+            }
             Some(("body", rest)) if rest.split('.').all(|member| !member.is_empty()) => {
-                Some(Slot::Body(rest.split('.').map(str::to_owned).collect()))
+                let members: Vec<String> = rest.split('.').map(str::to_owned).collect();
+                let step = interface.map(|interface| interface::body_member(interface, &members));
+                if step.is_some_and(interface::is_missing) {
+                    let message = format!("the target's body has no member `{rest}`");
+                    return self.unknown_argument(argument, message, see());
+                }
+                Some(Slot::Body(members))
             }
-            Some(("header", rest)) => {
-                let header = headers::folded(rest);
-                if headers::is_control(&header) {
-                    return self.safety_control(argument);
-                }
-                if headers::is_refused_argument(&header) {
-                    self.reading
-                        .error(
-                            "effect/credential_mapped",
-                            argument.name_span,
-                            format!("a mapping cannot set the header `{rest}`"),
-                        )
-                        .help("credentials are the caller's, the message's own headers are ours");
-                    return None;
-                }
-                match http::HeaderName::from_bytes(header.as_bytes()) {
-                    Ok(header) => Some(Slot::Header(header)),
-                    Err(_) => {
-                        let message = format!("`{rest}` is no header name");
-                        unknown(self, message, "use letters, digits and `-`".to_owned())
+            Some(("header", rest)) => self.header_slot(rest, argument),
+            _ if is_parameter(name) => Some(Slot::Path(name.to_owned())),
+            _ => {
+                let found = interface.map(|interface| interface.named(name)).unwrap_or_default();
+                match found.as_slice() {
+                    [only] => match only.place {
+                        InputPlace::Path => Some(Slot::Path(name.to_owned())),
+                        InputPlace::Query => Some(Slot::Query(name.to_owned())),
+                        InputPlace::Header => self.header_slot(name, argument),
+                        InputPlace::Argument | InputPlace::Body => {
+                            Some(Slot::Body(vec![name.to_owned()]))
+                        }
+                    },
+                    [] => {
+                        let message = format!("the target has no input that is known as `{name}`");
+                        let help = format!("write `query.{name}` or `body.{name}`");
+                        self.unknown_argument(argument, message, help)
+                    }
+                    [_, _, ..] => {
+                        let message = format!("`{name}` is the name of several inputs");
+                        let help = format!("write `query.{name}` or `body.{name}`");
+                        self.unknown_argument(argument, message, help)
                     }
                 }
             }
-            _ if is_parameter(name) => Some(Slot::Path(name.to_owned())),
-            _ => {
-                let message = format!("the target has no input that is known as `{name}`");
-                let help = format!(
-                    "write `query.{name}` or `body.{name}`; without a catalog only path \
-                     parameters are known by name"
-                );
-                unknown(self, message, help)
+        }
+    }
+
+    fn header_slot(&mut self, name: &str, argument: &RawArgument) -> Option<Slot> {
+        let header = headers::folded(name);
+        if headers::is_control(&header) {
+            return self.safety_control(argument);
+        }
+        if headers::is_refused_argument(&header) {
+            self.reading
+                .error(
+                    "effect/credential_mapped",
+                    argument.name_span,
+                    format!("a mapping cannot set the header `{name}`"),
+                )
+                .help("credentials are the caller's, the message's own headers are ours");
+            return None;
+        }
+        match http::HeaderName::from_bytes(header.as_bytes()) {
+            Ok(header) => Some(Slot::Header(header)),
+            Err(_) => {
+                let message = format!("`{name}` is no header name");
+                self.unknown_argument(argument, message, "use letters, digits and `-`".to_owned())
             }
+        }
+    }
+
+    /// Whether a value's declared type fits its slot's.
+    fn types(
+        &mut self,
+        argument: &RawArgument,
+        mapping: &Mapping,
+        slot: &Slot,
+        source: &Declared<'_>,
+        target: &Declared<'_>,
+    ) {
+        let Some(wanted) = target.interface.as_ref().and_then(|i| interface::slot_types(i, slot))
+        else {
+            return;
+        };
+        let given = match mapping {
+            Mapping::Const(doc) => Some(Types::of(doc.root())),
+            Mapping::Path(path) => interface::path_types(source, path, slot),
+        };
+        let Some(given) = given else { return };
+        if !interface::fits(given, wanted, slot) {
+            let message = format!(
+                "`{}` takes {}, and this is {}",
+                argument.name,
+                wanted.words(),
+                given.words()
+            );
+            self.reading
+                .error("effect/mapping_type_mismatch", argument.value_span, message)
+                .help("an integer is a number; nothing else converts");
         }
     }
 
@@ -324,24 +421,23 @@ impl<'a> Linking<'_, 'a> {
     fn required(
         &mut self,
         raw: &RawReference,
-        template: &Template,
+        target: &Declared<'_>,
         arguments: &[Argument],
         is_whole: bool,
     ) {
         let mut missing = Vec::new();
-        for name in template.names() {
-            let found = arguments
-                .iter()
-                .find(|argument| matches!(&argument.slot, Slot::Path(slot) if slot == name));
+        for wanted in interface::required(target) {
+            let found = arguments.iter().find(|argument| wanted.is_set_by(&argument.slot));
             match found.map(|argument| (argument, &argument.mapping)) {
-                None => missing.push(name),
+                None => missing.push(wanted.name),
                 Some((argument, Mapping::Path(Path { optional: true, .. }))) => {
                     let span = raw
                         .arguments
                         .iter()
                         .find(|raw| raw.name == argument.name)
                         .map_or(raw.span, |raw| raw.value_span);
-                    let message = format!("`{name}` is required, and its path is optional");
+                    let message =
+                        format!("`{}` is required, and its path is optional", wanted.name);
                     self.reading
                         .error("effect/mapping_required_optional", span, message)
                         .help("remove the `?`; without the value there is no such call");
@@ -351,8 +447,9 @@ impl<'a> Linking<'_, 'a> {
         }
         // An argument that could not be read may be the missing one.
         if is_whole && !missing.is_empty() {
-            let message = format!("no value for {} of the target's path", list(&missing));
-            let help = missing.first().map(|name| format!("add `path.{name}`")).unwrap_or_default();
+            let names: Vec<&str> = missing.iter().map(String::as_str).collect();
+            let message = format!("no value for {}, which the target requires", list(&names));
+            let help = names.first().map(|name| format!("add `{name}`")).unwrap_or_default();
             self.reading.error("effect/mapping_missing_required", raw.span, message).help(help);
         }
     }
@@ -405,6 +502,25 @@ impl<'a> Linking<'_, 'a> {
     }
 }
 
+/// Whether a call with these arguments is the same call with its own arguments exchanged among
+/// themselves, as a move is undone by moving back. Only then can an operation undo itself.
+fn is_swap(arguments: &[RawArgument]) -> bool {
+    let pairs: Option<Vec<(&str, String)>> = arguments
+        .iter()
+        .map(|argument| match &argument.mapping {
+            Mapping::Path(path) if path.root == Root::Request && !path.optional => {
+                let path = path.to_string();
+                Some((argument.name.as_str(), path.strip_prefix("request.")?.to_owned()))
+            }
+            Mapping::Path(_) | Mapping::Const(_) => None,
+        })
+        .collect();
+    let Some(pairs) = pairs else { return false };
+    let names: BTreeSet<&str> = pairs.iter().map(|(name, _)| *name).collect();
+    let sources: BTreeSet<&str> = pairs.iter().map(|(_, source)| source.as_str()).collect();
+    names == sources && pairs.iter().any(|(name, source)| name != source)
+}
+
 /// What a literal should be and is not.
 fn unfit(doc: &Doc, slot: &Slot) -> Option<&'static str> {
     let value = doc.root();
@@ -441,7 +557,7 @@ fn overlaps(left: &Slot, right: &Slot) -> bool {
 }
 
 /// The nearest of many names; bounded, because a file may name many operations that are missing.
-fn near<'k>(name: &str, mut known: Vec<&'k str>) -> Option<&'k str> {
+pub(super) fn near<'k>(name: &str, mut known: Vec<&'k str>) -> Option<&'k str> {
     const COMPARED: usize = 64;
     known.sort_unstable();
     let prefix = name.split('.').next().unwrap_or(name);

@@ -15,19 +15,27 @@
 mod assemble;
 mod assertions;
 mod carrier;
+mod catalog;
 mod check;
 mod diagnostic;
+mod diff;
 mod effect;
 mod effect_spec;
+mod explain;
 mod file;
 mod headers;
+mod import;
+mod interface;
 mod link;
+mod paths;
 mod plan;
 mod reading;
 mod route;
+mod schema;
 mod selectors;
 pub mod settings;
 mod tree;
+mod watch;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -37,14 +45,20 @@ use http::HeaderValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::contract::class::{Class, Level, Mode};
+use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
 
+pub use catalog::MAX_CATALOG;
 pub use diagnostic::{Diagnostic, Severity, Source};
+pub use diff::{Change, diff};
 pub use effect_spec::Ceiling;
+pub use explain::{Explained, Imagined, explain};
 pub use file::Undeclared;
+pub use import::{import_openapi, import_tools};
 pub use route::{Choice, Found, Group, choose, is_satisfied};
 pub use tree::{MAX_FILE, Span};
+pub use watch::{Poll, READ_EVERY, Watch};
 
 use diagnostic::{At, Findings};
 use route::Router;
@@ -184,29 +198,43 @@ impl Compiled {
 }
 
 /// Compiles files given as names and texts. The order of the names decides the order of findings
-/// and of operations.
+/// and of operations. A file that another names as its catalog is that, and no policy file.
 pub fn compile(files: Vec<(String, String)>) -> Compiled {
-    let mut files = files;
-    files.sort();
-    let sources: Vec<Source> = files.iter().map(|(name, text)| Source::new(name, text)).collect();
-    let mut revision = Sha256::new();
-    for (name, text) in &files {
-        for part in [name, text] {
-            revision.update(part.len().to_be_bytes());
-            revision.update(part.as_bytes());
+    compile_with(files, &|_| Err("there is no such file".to_owned()))
+}
+
+/// As [`compile`]; catalogs that are not among the files are read by `read`.
+fn compile_with(
+    files: Vec<(String, String)>,
+    read: &dyn Fn(&str) -> Result<String, String>,
+) -> Compiled {
+    let files = assemble::Files::gather(files, read);
+    let revision = files.revision();
+    let mut findings = Findings::with_policies(files.policies());
+    let snapshot = assemble::compile(&mut findings, &files, revision);
+    Compiled { snapshot, diagnostics: findings.finish(), sources: files.into_sources() }
+}
+
+/// The hash that `schema_sha256` pins: SHA-256 over the canonical form of a tool's `inputSchema`
+/// and `outputSchema`, as `tools/list` gives them.
+pub fn schema_digest(tool: Value<'_>) -> Digest {
+    let mut hash = Sha256::new();
+    for name in ["inputSchema", "outputSchema"] {
+        match tool.get(name) {
+            Some(schema) => schema.canonical(&mut |bytes| hash.update(bytes)),
+            None => hash.update(b"null"),
         }
+        hash.update(b"\n");
     }
-    let revision = Digest(revision.finalize().into());
-    let mut findings = Findings::default();
-    let snapshot = assemble::compile(&mut findings, &sources, revision);
-    Compiled { snapshot, diagnostics: findings.finish(), sources }
+    Digest(hash.finalize().into())
 }
 
 /// Compiles the `.yaml`, `.yml` and `.json` files of a directory: not those of its folders, and
-/// none whose name starts with a dot, so that a Kubernetes volume is read once.
+/// none whose name starts with a dot, so that a Kubernetes volume is read once. Catalogs are read
+/// from where the files name them, below the directory.
 pub fn load(directory: &Path) -> Compiled {
     match read_directory(directory) {
-        Ok(files) => compile(files),
+        Ok(files) => compile_with(files, &|name| read_catalog(directory, name)),
         Err((name, message)) => {
             let source = Source::new(&name, "");
             let mut findings = Findings::default();
@@ -217,6 +245,24 @@ pub fn load(directory: &Path) -> Compiled {
             Compiled { snapshot: None, diagnostics: findings.finish(), sources: vec![source] }
         }
     }
+}
+
+/// A catalog's text, or why it cannot be read.
+fn read_catalog(directory: &Path, name: &str) -> Result<String, String> {
+    use std::path::Component;
+    let path = Path::new(name);
+    // A policy file must not be able to have any file of the machine read and shown in a finding.
+    let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if !is_below {
+        return Err("it is not below the policy directory".to_owned());
+    }
+    let path = directory.join(path);
+    let length = std::fs::metadata(&path).map_err(|error| error.to_string())?.len();
+    if usize::try_from(length).is_ok_and(|length| length > MAX_CATALOG) {
+        return Err(format!("it has over {MAX_CATALOG} bytes"));
+    }
+    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
 
 /// The policy files of a directory, or the name and the reason of what could not be read.

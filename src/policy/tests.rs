@@ -533,6 +533,30 @@ fn a_drafts_follow_ups_read_the_draft_call() {
 }
 
 #[test]
+fn a_call_that_exchanges_its_arguments_undoes_itself() {
+    let with = |arguments: &str| {
+        one(&format!(
+            "version: 1\noperations: {{ move: {{ match: {{ tool: move_file }}, effect: {{ \
+             class: reversible, inverse: {{ operation: move, arguments: {arguments} }} }} }} }}"
+        ))
+    };
+    let swap = with("{ source: request.destination, destination: request.source }");
+    assert!(!swap.has_errors(), "{}", swap.human());
+    for arguments in [
+        "{}",
+        "{ source: request.source }",
+        "{ source: request.destination }",
+        "{ id: response.id }",
+        "{ source: request.destination, destination: request.source? }",
+    ] {
+        let compiled = with(arguments);
+        let is_found =
+            compiled.diagnostics.iter().any(|found| found.code == "effect/operation_self");
+        assert!(is_found, "{arguments}");
+    }
+}
+
+#[test]
 fn k_6_a_body_carrier_may_be_made() {
     let text = "version: 1\noperations:\n\
         \x20 a: { match: { http: POST /v2/enqueue }, effect: { idempotency: \
@@ -649,4 +673,157 @@ proptest! {
             prop_assert!(Doc::parse(line.to_owned()).is_ok());
         }
     }
+}
+
+const API: &str = r##"{
+  "openapi": "3.1.0",
+  "paths": {
+    "/v1/refunds": { "post": {
+      "operationId": "PostRefunds",
+      "requestBody": { "content": { "application/x-www-form-urlencoded": { "schema": {
+        "type": "object", "properties": { "charge": { "type": "string" } } } } } },
+      "responses": { "200": { "content": { "application/json": { "schema": {
+        "$ref": "#/components/schemas/Refund" } } } } } } },
+    "/v1/charges/{id}": {
+      "parameters": [ { "$ref": "#/components/parameters/Id" } ],
+      "get": { "operationId": "GetCharge", "responses": { "200": { "description": "" } } },
+      "delete": { "operationId": "DropCharge", "x-obol-effect": {
+        "schema_version": 1, "kind": "delete", "idempotency": { "type": "unsupported" },
+        "dispatch_statuses": { "accepted": [ { "type": "exact", "status": 200 } ],
+          "definitely_rejected": [] },
+        "upstream_id": null, "verification": { "type": "none" },
+        "no_evidence": "empty_response_body" } },
+      "post": { "operationId": "ReadCharge", "x-anvil-effect": "read",
+        "responses": {} } },
+    "/v1/charges": { "post": {
+      "operationId": "PostCharges",
+      "requestBody": { "content": { "application/x-www-form-urlencoded": { "schema": {
+        "type": "object", "properties": { "amount": { "type": "integer" } } } } } },
+      "responses": { "200": { "content": { "application/json": { "schema": {
+        "$ref": "#/components/schemas/Charge" } } } } } } }
+  },
+  "components": {
+    "parameters": { "Id": { "name": "id", "in": "path", "required": true,
+      "schema": { "type": "string" } } },
+    "schemas": {
+      "Charge": { "type": "object", "properties": { "id": { "type": "string" } } },
+      "Refund": { "type": "object", "properties": { "id": { "type": "string" } } } }
+  }
+}"##;
+
+const CHARGES: &str = "version: 1\n\
+    catalog: { openapi: api.json }\n\
+    operations:\n\
+    \x20 charges.create:\n\
+    \x20   match: { operation_id: PostCharges }\n\
+    \x20   effect:\n\
+    \x20     class: compensable\n\
+    \x20     compensate: { operation: refunds.create, arguments: { charge: response.id } }\n\
+    \x20 refunds.create: { match: { http: POST /v1/refunds } }\n";
+
+fn with_api(policy: &str) -> Compiled {
+    compile(vec![("a.yaml".to_owned(), policy.to_owned()), ("api.json".to_owned(), API.to_owned())])
+}
+
+#[test]
+fn a_catalog_gives_targets_places_and_body_types() {
+    let compiled = with_api(CHARGES);
+    assert!(!compiled.has_errors(), "{}", compiled.human());
+    let snapshot = compiled.snapshot.unwrap();
+    let create = &served(&snapshot, "charges.create").operation;
+    assert!(matches!(&create.target, Target::Http { method, template }
+        if method == http::Method::POST && template.as_str() == "/v1/charges"));
+    let compensate = create.compensate.as_ref().unwrap();
+    // A flat name goes where exactly one input has it.
+    assert_eq!(compensate.arguments[0].slot, Slot::Body(vec!["charge".to_owned()]));
+    assert_eq!(compensate.reference.body_type, crate::contract::operation::BodyType::Form);
+}
+
+#[test]
+fn a_catalog_declares_effects_and_a_policy_wins_over_it() {
+    let compiled = with_api(CHARGES);
+    let snapshot = compiled.snapshot.unwrap();
+    let dropped = served(&snapshot, "DropCharge");
+    assert_eq!(dropped.operation.class, Class::Irreversible);
+    assert_eq!(dropped.operation.kind, Kind::Delete);
+    assert!(dropped.operation.destructive);
+    assert_eq!(&*dropped.file, "api.json");
+    assert_eq!(served(&snapshot, "ReadCharge").operation.class, Class::Read);
+    assert!(snapshot.operation(&OperationId::new("GetCharge").unwrap()).is_none());
+
+    let own = format!(
+        "{CHARGES}\x20 mine: {{ match: {{ operation_id: DropCharge }}, \
+         effect: {{ kind: update }} }}\n\
+         \x20 theirs: {{ match: {{ http: \"POST /v1/charges/{{charge}}\" }} }}\n"
+    );
+    let compiled = with_api(&own);
+    let snapshot = compiled.snapshot.unwrap();
+    assert_eq!(served(&snapshot, "mine").operation.kind, Kind::Update);
+    assert_eq!(served(&snapshot, "theirs").operation.class, Class::Read);
+    assert!(snapshot.operation(&OperationId::new("DropCharge").unwrap()).is_none());
+}
+
+#[test]
+fn a_faulty_effect_in_a_catalog_degrades_its_operation_only() {
+    let api = API.replace("\"kind\": \"delete\"", "\"kind\": \"remove\"");
+    let compiled =
+        compile(vec![("a.yaml".to_owned(), CHARGES.to_owned()), ("api.json".to_owned(), api)]);
+    assert!(compiled.has_errors());
+    let snapshot = compiled.snapshot.unwrap();
+    assert!(served(&snapshot, "DropCharge").is_degraded());
+    assert_eq!(served(&snapshot, "DropCharge").operation.class, Class::Irreversible);
+    assert!(!served(&snapshot, "charges.create").is_degraded());
+}
+
+#[test]
+fn tools_lists_come_bare_in_envelopes_and_in_pages() {
+    let tools = |name: &str| {
+        format!(
+            r#"{{"tools":[{{"name":"{name}","inputSchema":{{"type":"object","properties":
+            {{"id":{{"type":"integer"}}}},"required":["id"]}}}}]}}"#
+        )
+    };
+    let policy = "version: 1\n\
+        catalog: { tools: [one.json, two.json] }\n\
+        operations:\n\
+        \x20 make: { match: { tool: make }, effect: { class: reversible, inverse: \
+        { operation: drop, arguments: { id: { const: x } } } } }\n\
+        \x20 drop: { match: { tool: drop } }\n";
+    let pages = format!("[{},{{\"result\":{}}}]", tools("drop"), tools("other"));
+    let compiled = compile(vec![
+        ("a.yaml".to_owned(), policy.to_owned()),
+        ("one.json".to_owned(), tools("make")),
+        ("two.json".to_owned(), pages),
+    ]);
+    let codes: Vec<&str> = compiled.diagnostics.iter().map(|found| found.code).collect();
+    assert_eq!(codes, ["spec/unverified", "effect/mapping_type_mismatch"]);
+}
+
+#[test]
+fn a_catalogs_path_stays_below_the_policies() {
+    let directory = tempfile::tempdir().unwrap();
+    let policies = directory.path().join("policies");
+    std::fs::create_dir_all(policies.join("catalog")).unwrap();
+    std::fs::write(directory.path().join("api.json"), API).unwrap();
+    std::fs::write(policies.join("catalog/api.json"), API).unwrap();
+    let named = |name: &str| {
+        let text = CHARGES.replace("api.json", name);
+        std::fs::write(policies.join("a.yaml"), text).unwrap();
+        load(&policies)
+    };
+    assert!(named("catalog/api.json").snapshot.is_some());
+    for name in ["../api.json", "/etc/hostname", "catalog/../../api.json"] {
+        let compiled = named(name);
+        assert!(compiled.snapshot.is_none());
+        assert!(compiled.human().contains("not below the policy directory"), "{name}");
+    }
+}
+
+#[test]
+fn a_pin_is_over_both_schemas_in_canonical_form() {
+    let digest = |text: &str| schema_digest(Doc::parse(text.to_owned()).unwrap().root());
+    let base = digest(r#"{"name":"a","inputSchema":{"type":"object","a":1}}"#);
+    assert_eq!(base, digest(r#"{"inputSchema": {"a": 1, "type": "object"}, "title": "x"}"#));
+    assert_ne!(base, digest(r#"{"inputSchema":{"type":"object","a":2}}"#));
+    assert_ne!(base, digest(r#"{"inputSchema":{"type":"object","a":1},"outputSchema":{}}"#));
 }

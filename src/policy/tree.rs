@@ -252,6 +252,15 @@ pub(super) fn read(text: &str, format: Format) -> Result<Node, Fault> {
     }
 }
 
+/// Reads YAML that is no policy file and may be larger: a catalog.
+///
+/// # Errors
+///
+/// As [`read`], without its limit of size.
+pub(super) fn read_large(text: &str) -> Result<Node, Fault> {
+    Reader::new(text).read()
+}
+
 fn read_json(text: &str) -> Result<Node, Fault> {
     let doc = Doc::parse_to_depth(text.to_owned(), MAX_DEPTH).map_err(|error| {
         let end = text.len().min(error.offset.saturating_add(1));

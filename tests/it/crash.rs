@@ -140,7 +140,7 @@ fn f2_h1_a_disk_that_fails_refuses_writes_and_serves_reads() {
     let upstream = upstream();
     let home = Home::new(POLICY, upstream.address);
     drop(home.start());
-    let inject = "inject=fsync,fdatasync,pwrite64:error=EIO:when=12+";
+    let inject = "inject=fsync,fdatasync:error=EIO:when=40+";
     let trace = [
         "strace",
         "-f",

@@ -54,7 +54,7 @@ fn http_2_with_prior_knowledge_is_served_like_http_1() {
         let read = sender.send_request(request("GET", "")).await.unwrap();
         assert_eq!(read.status(), 201);
         let write = sender.send_request(request("POST", "{}")).await.unwrap();
-        assert_eq!(write.headers()["x-anvil-effect"].to_str().unwrap().len() > 20, true);
+        assert!(write.headers().contains_key("x-anvil-effect"));
         let body = write.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(&body[..], br#"{"id":1}"#);
     });

@@ -12,8 +12,16 @@ mod support;
 
 /// Time: expiry, late answers, delivery.
 mod clocks;
+/// The commands beside a running sidecar.
+mod commands;
 /// Processes that die, disks that fail, and the end.
 mod crash;
+/// The guided run of the binary.
+mod demo;
+/// The shipped policies.
+mod examples;
+/// Readers of foreign bytes, on bytes that are not what they expect.
+mod fuzzed;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::ledger::Reason;
 
-use super::writer::Failure;
+use super::command::Failure;
 use super::{OpenError, Options};
 
 /// Marks a SQLite file as a ledger of ours ("tkbk").
@@ -167,6 +167,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // Closing would remove the log by its path, which may be another's by then.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // Without it every value bound to some statements makes SQLite parse and plan them again.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.set_prepared_statement_cache_capacity(64);
     Ok(conn)
 }
@@ -180,7 +182,7 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     conn.execute_batch(include_str!("schema.sql"))?;
     conn.execute(
         "INSERT INTO meta (name, value) VALUES ('store', ?1), ('sealing_key', ?2), \
-         ('finder_key', ?3), ('indexed_to', 0), ('heartbeat_ms', 0)",
+         ('finder_key', ?3), ('indexed_to', 0), ('indexed', 0), ('heartbeat_ms', 0)",
         (store, sealing, finder),
     )?;
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;

@@ -5,34 +5,51 @@
 //! costs more than everything else in a begin. Here a row's hashes are first kept in memory, and
 //! merged into the table `finder` in the order of their hashes, many rows to a page.
 //!
-//! - `fresh` takes the newest. At [`FRESH`] pairs it becomes `frozen`, and is merged slice by slice
-//!   in the transactions of later batches; only then `meta.indexed_to` advances.
+//! - `fresh` takes the newest. At [`FRESH`] pairs it is sorted into `frozen`, which is merged slice by
+//!   slice in the transactions of later batches; only then `meta.indexed_to` advances.
 //! - After a crash the pairs above `indexed_to` are read again from the entries themselves, at most
 //!   about twice [`FRESH`] of them. Merging twice does no harm.
+//! - A Bloom filter over the table's hashes answers most lookups of what was never there without a
+//!   read. It is built while nothing else is
+//!   to do and while batches go by, and until it is complete it says "perhaps" to all.
 //! - A hash is 8 bytes of a keyed SHA-256, so nobody can make rows collide; whoever looks still
 //!   compares the whole value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use rusqlite::Connection;
 use sha2::{Digest as _, Sha256};
 
 use crate::contract::key::Digest;
 
-/// How many pairs are collected before they are merged; about 2 MiB of memory.
-const FRESH: usize = 32_768;
+/// How many pairs are collected before they are merged. With `frozen` about 10 MiB when it is full,
+/// and then some thirteen pairs to a page of a table of a million entries.
+const FRESH: usize = 229_376;
 
 /// How many pairs one slice merges: enough that neighbours share pages, few enough that a batch
 /// does not wait for it.
 const SLICE: usize = 256;
 
-/// Pairs merged for each pair added, while there are frozen ones: well above 1, so that `frozen`
-/// is empty long before `fresh` is full.
-const PACE: usize = 3;
+/// Pairs merged for each pair added, while there are frozen ones: above 1, so that `frozen` is empty
+/// long before `fresh` is full.
+const PACE: usize = 2;
+
+/// Rows in one statement of a slice.
+const ROWS: usize = 8;
+
+/// See [`ROWS`].
+const INSERT_ROWS: &str = "INSERT OR IGNORE INTO finder (hash, entry) VALUES \
+    (?1, ?2), (?3, ?4), (?5, ?6), (?7, ?8), (?9, ?10), (?11, ?12), (?13, ?14), (?15, ?16)";
+
+/// How many rows of the table a batch adds to a filter that is not complete.
+const FILTERED: usize = 2_048;
 
 /// What an entry can be found by.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Trace<'a> {
+    /// The caller's key, whoever calls.
+    AnyonesKey(&'a str),
     /// The caller's key.
     Key(&'a str),
     /// The request's digest.
@@ -47,23 +64,33 @@ pub(super) enum Trace<'a> {
 #[derive(Debug)]
 pub(super) struct Finder {
     secret: [u8; 32],
-    fresh: BTreeSet<(i64, i64)>,
-    frozen: BTreeSet<(i64, i64)>,
+    fresh: Fresh,
+    /// Sorted; merged from its end.
+    frozen: Vec<(i64, i64)>,
     /// Entries up to here are in the table or in `frozen`.
     frozen_to: i64,
+    filter: Filter,
+    /// How many pairs `fresh` collects.
+    room: usize,
     /// Pairs that the pace owes.
     owed: usize,
+    /// Pairs of `frozen` that are merged.
+    merged: i64,
     is_merging: bool,
 }
 
 impl Finder {
     /// An index that has merged all entries up to the number `indexed_to`.
-    pub(super) fn new(secret: [u8; 32], indexed_to: i64) -> Self {
+    /// `rows` is about how many pairs the table has.
+    pub(super) fn new(secret: [u8; 32], indexed_to: i64, rows: usize) -> Self {
         Self {
             secret,
-            fresh: BTreeSet::new(),
-            frozen: BTreeSet::new(),
+            fresh: Fresh::default(),
+            frozen: Vec::new(),
             frozen_to: indexed_to,
+            filter: Filter::new(rows.max(Filter::LEAST)),
+            room: FRESH,
+            merged: 0,
             owed: 0,
             is_merging: false,
         }
@@ -76,6 +103,7 @@ impl Finder {
             Trace::Digest(digest) => (2, &digest.0),
             Trace::StagedDigest(digest) => (3, &digest.0),
             Trace::UndoMark(digest) => (4, &digest.0),
+            Trace::AnyonesKey(key) => (5, key.as_bytes()),
         };
         let length = u64::try_from(principal.len()).unwrap_or(u64::MAX);
         let full = Sha256::new_with_prefix(self.secret)
@@ -91,29 +119,36 @@ impl Finder {
     pub(super) fn add(&mut self, conn: &Connection, hash: i64, entry: i64) -> rusqlite::Result<()> {
         if entry <= self.frozen_to {
             // Nobody reads entries up to there again after a crash: into the table at once.
-            return insert(conn, hash, entry);
+            return self.insert(conn, hash, entry);
         }
-        self.fresh.insert((hash, entry));
+        self.fresh.add(hash, entry);
         self.owed += PACE;
         Ok(())
     }
 
     /// Adds a pair that the entry's own row does not show, so that a crash would lose it.
-    pub(super) fn add_now(&self, conn: &Connection, hash: i64, entry: i64) -> rusqlite::Result<()> {
-        insert(conn, hash, entry)
+    pub(super) fn add_now(
+        &mut self,
+        conn: &Connection,
+        hash: i64,
+        entry: i64,
+    ) -> rusqlite::Result<()> {
+        self.insert(conn, hash, entry)
     }
 
-    /// Takes a pair out, inside a transaction.
+    /// Takes a pair out, inside a transaction. One that is frozen stays until it is merged; whoever
+    /// looks compares the entry anyway.
     pub(super) fn remove(
         &mut self,
         conn: &Connection,
         hash: i64,
         entry: i64,
     ) -> rusqlite::Result<()> {
-        self.fresh.remove(&(hash, entry));
-        self.frozen.remove(&(hash, entry));
-        conn.prepare_cached("DELETE FROM finder WHERE hash = ?1 AND entry = ?2")?
-            .execute((hash, entry))?;
+        self.fresh.remove(hash, entry);
+        if self.filter.may_hold(hash) {
+            conn.prepare_cached("DELETE FROM finder WHERE hash = ?1 AND entry = ?2")?
+                .execute((hash, entry))?;
+        }
         Ok(())
     }
 
@@ -124,21 +159,26 @@ impl Finder {
         hash: i64,
         mut check: impl FnMut(i64) -> rusqlite::Result<Option<T>>,
     ) -> rusqlite::Result<Option<T>> {
-        // Three sources, each newest first. An entry is in one of them, or in two while it moves.
-        let range = (hash, i64::MIN)..=(hash, i64::MAX);
-        let mut fresh = self.fresh.range(range.clone()).rev().map(|pair| pair.1).peekable();
-        let mut frozen = self.frozen.range(range).rev().map(|pair| pair.1).peekable();
+        let mut in_memory = self.fresh.newest_first(hash).chain(self.frozen(hash)).peekable();
+        if !self.filter.may_hold(hash) {
+            for entry in in_memory {
+                if let Some(found) = check(entry)? {
+                    return Ok(Some(found));
+                }
+            }
+            return Ok(None);
+        }
+        // The table holds older entries than memory does, but for those that `add` puts there.
         let mut statement =
             conn.prepare_cached("SELECT entry FROM finder WHERE hash = ?1 ORDER BY entry DESC")?;
         let mut rows = statement.query([hash])?;
         let mut merged: Option<i64> = rows.next()?.map(|row| row.get(0)).transpose()?;
         loop {
-            let heads = [fresh.peek().copied(), frozen.peek().copied(), merged];
-            let Some(entry) = heads.into_iter().flatten().max() else {
+            let Some(entry) = in_memory.peek().copied().max(merged) else {
                 return Ok(None);
             };
-            fresh.next_if_eq(&entry);
-            frozen.next_if_eq(&entry);
+            // After a crash it may be in both.
+            in_memory.next_if_eq(&entry);
             if merged == Some(entry) {
                 merged = rows.next()?.map(|row| row.get(0)).transpose()?;
             }
@@ -151,8 +191,10 @@ impl Finder {
     /// Merges what the pace asks for, inside the batch's transaction. `newest` is the highest entry
     /// number in use.
     pub(super) fn merge(&mut self, conn: &Connection, newest: i64) -> rusqlite::Result<()> {
-        if self.frozen.is_empty() && self.fresh.len() >= FRESH {
-            self.frozen = std::mem::take(&mut self.fresh);
+        self.filter.build(conn)?;
+        if self.frozen.is_empty() && self.fresh.len() >= self.room {
+            self.frozen = self.fresh.take();
+            self.frozen.sort_unstable();
             self.frozen_to = newest;
             self.owed = 0;
             self.is_merging = true;
@@ -160,25 +202,208 @@ impl Finder {
         if !self.is_merging || self.owed < SLICE {
             return Ok(());
         }
-        let count = self.owed;
-        self.owed = 0;
-        for _ in 0..count {
-            let Some((hash, entry)) = self.frozen.pop_first() else { break };
-            insert(conn, hash, entry)?;
+        let count = std::mem::take(&mut self.owed).next_multiple_of(ROWS).min(self.frozen.len());
+        let slice = self.frozen.split_off(self.frozen.len() - count);
+        let mut insert_rows = conn.prepare_cached(INSERT_ROWS)?;
+        let (chunks, rest) = slice.as_chunks::<ROWS>();
+        for rows in chunks {
+            insert_rows.execute(rusqlite::params_from_iter(
+                rows.iter().flat_map(|(hash, entry)| [hash, entry]),
+            ))?;
         }
+        for (hash, entry) in rest {
+            self.insert(conn, *hash, *entry)?;
+        }
+        for (hash, _) in chunks.as_flattened() {
+            self.filter.add(*hash);
+        }
+        self.merged += i64::try_from(count).unwrap_or(0);
         if self.frozen.is_empty() {
+            self.frozen = Vec::new();
             conn.prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'indexed_to'")?
                 .execute([self.frozen_to])?;
+            conn.prepare_cached("UPDATE meta SET value = value + ?1 WHERE name = 'indexed'")?
+                .execute([std::mem::take(&mut self.merged)])?;
             self.is_merging = false;
         }
         Ok(())
     }
+
+    /// Whether some of the filter is still to be built.
+    pub(super) fn is_building(&self) -> bool {
+        self.filter.cursor.is_some()
+    }
+
+    /// Builds some of the filter.
+    pub(super) fn build(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+        self.filter.build(conn)
+    }
+
+    fn frozen(&self, hash: i64) -> impl Iterator<Item = i64> {
+        let end = self.frozen.partition_point(|pair| pair.0 <= hash);
+        let pairs = self.frozen.get(..end).unwrap_or_default().iter().rev();
+        pairs.take_while(move |pair| pair.0 == hash).map(|pair| pair.1)
+    }
+
+    fn insert(&mut self, conn: &Connection, hash: i64, entry: i64) -> rusqlite::Result<()> {
+        self.filter.add(hash);
+        conn.prepare_cached("INSERT OR IGNORE INTO finder (hash, entry) VALUES (?1, ?2)")?
+            .execute((hash, entry))?;
+        Ok(())
+    }
 }
 
-fn insert(conn: &Connection, hash: i64, entry: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT OR IGNORE INTO finder (hash, entry) VALUES (?1, ?2)")?
-        .execute((hash, entry))?;
-    Ok(())
+/// The newest pairs: one entry for most hashes, and the older ones of the few that have more.
+#[derive(Debug, Default)]
+struct Fresh {
+    newest: HashMap<i64, i64, BuildHasherDefault<Ready>>,
+    older: BTreeSet<(i64, i64)>,
+}
+
+impl Fresh {
+    fn len(&self) -> usize {
+        self.newest.len() + self.older.len()
+    }
+
+    fn add(&mut self, hash: i64, entry: i64) {
+        let newest = self.newest.entry(hash).or_insert(entry);
+        if *newest == entry {
+            return;
+        }
+        let older = entry.min(*newest);
+        *newest = entry.max(*newest);
+        self.older.insert((hash, older));
+    }
+
+    fn remove(&mut self, hash: i64, entry: i64) {
+        if self.older.remove(&(hash, entry)) || self.newest.get(&hash) != Some(&entry) {
+            return;
+        }
+        let next = self.older(hash).next();
+        match next {
+            Some(next) => {
+                self.older.remove(&(hash, next));
+                self.newest.insert(hash, next);
+            }
+            None => {
+                self.newest.remove(&hash);
+            }
+        }
+    }
+
+    fn newest_first(&self, hash: i64) -> impl Iterator<Item = i64> {
+        let newest = self.newest.get(&hash).copied();
+        // Most hashes have no older entry, and need no second search.
+        let older = newest.filter(|_| !self.older.is_empty()).map(|_| self.older(hash));
+        newest.into_iter().chain(older.into_iter().flatten())
+    }
+
+    fn older(&self, hash: i64) -> impl Iterator<Item = i64> {
+        self.older.range((hash, i64::MIN)..=(hash, i64::MAX)).rev().map(|pair| pair.1)
+    }
+
+    fn take(&mut self) -> Vec<(i64, i64)> {
+        let mut pairs: Vec<_> = self.newest.drain().collect();
+        pairs.extend(std::mem::take(&mut self.older));
+        pairs
+    }
+}
+
+/// Hashes what is a hash already.
+#[derive(Debug, Default)]
+struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_i64(&mut self, hash: i64) {
+        self.0 = hash.cast_unsigned();
+    }
+}
+
+/// A Bloom filter over the table's hashes: 8 bits to a row, so that about one in fifty lookups of
+/// what is not there reads the table for nothing.
+#[derive(Debug)]
+struct Filter {
+    bits: Vec<u64>,
+    rows: usize,
+    /// Where its building stands; `None`: it is complete.
+    cursor: Option<i64>,
+}
+
+impl Filter {
+    /// Rows that the smallest one has room for.
+    const LEAST: usize = 65_536;
+
+    /// Bits set for a row.
+    const PROBES: u64 = 5;
+
+    fn new(room: usize) -> Self {
+        Self { bits: vec![0; room.next_power_of_two() / 8], rows: 0, cursor: Some(i64::MIN) }
+    }
+
+    fn may_hold(&self, hash: i64) -> bool {
+        self.cursor.is_some()
+            || self
+                .probes(hash)
+                .all(|(word, bit)| self.bits.get(word).is_some_and(|word| word & bit != 0))
+    }
+
+    fn add(&mut self, hash: i64) {
+        for (word, bit) in self.probes(hash) {
+            if let Some(word) = self.bits.get_mut(word) {
+                *word |= bit;
+            }
+        }
+        self.rows += 1;
+        if self.rows > self.bits.len() * 8 {
+            *self = Self::new(self.bits.len() * 16);
+        }
+    }
+
+    /// Adds some more of the table's rows, if it is not complete.
+    fn build(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+        let Some(cursor) = self.cursor else { return Ok(()) };
+        let mut statement =
+            conn.prepare_cached("SELECT hash FROM finder WHERE hash >= ?1 ORDER BY hash LIMIT ?2")?;
+        let limit = i64::try_from(FILTERED).unwrap_or(i64::MAX);
+        let hashes: Vec<i64> = statement
+            .query_map([cursor, limit], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let bytes = self.bits.len();
+        for hash in &hashes {
+            self.add(*hash);
+            if self.bits.len() != bytes {
+                // It was too small, and starts anew.
+                return Ok(());
+            }
+        }
+        self.cursor = match hashes.last() {
+            Some(last) if hashes.len() == FILTERED && *last > cursor => Some(*last),
+            // One hash fills the slice: go past it.
+            Some(last) if hashes.len() == FILTERED => last.checked_add(1),
+            Some(_) | None => None,
+        };
+        Ok(())
+    }
+
+    fn probes(&self, hash: i64) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let bits = u64::try_from(self.bits.len()).unwrap_or(0) * 64;
+        let hash = hash.cast_unsigned();
+        let step = (hash >> 32) | 1;
+        (0..Self::PROBES).map(move |probe| {
+            let bit = hash.wrapping_add(probe.wrapping_mul(step)) & bits.wrapping_sub(1);
+            (usize::try_from(bit / 64).unwrap_or(0), 1 << (bit % 64))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -188,8 +413,13 @@ mod tests {
     fn table() -> Connection {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(include_str!("schema.sql")).unwrap();
-        conn.execute("INSERT INTO meta VALUES ('indexed_to', 0)", []).unwrap();
+        conn.execute("INSERT INTO meta VALUES ('indexed_to', 0), ('indexed', 0)", []).unwrap();
         conn
+    }
+
+    /// Hashes as spread as real ones are.
+    fn spread(number: i64) -> i64 {
+        number.wrapping_mul(0x5851_f42d_4c95_7f2d)
     }
 
     fn all(finder: &Finder, conn: &Connection, hash: i64) -> Vec<i64> {
@@ -205,37 +435,80 @@ mod tests {
     #[test]
     fn finds_newest_first_before_while_and_after_merging() {
         let conn = table();
-        let mut finder = Finder::new([7; 32], 0);
-        let pairs = i64::try_from(FRESH).unwrap() + 20_000;
+        let mut finder = Finder::new([7; 32], 0, 0);
+        finder.room = 4_000;
+        let pairs = 11_000;
         for entry in 1..=pairs {
-            finder.add(&conn, entry % 100, entry).unwrap();
+            finder.add(&conn, spread(entry % 100), entry).unwrap();
             finder.merge(&conn, entry).unwrap();
-            if entry % 7_919 == 0 {
+            if entry % 793 == 0 || entry == pairs {
                 let expected: Vec<i64> = (1..=entry).rev().filter(|n| n % 100 == 42).collect();
-                assert_eq!(all(&finder, &conn, 42), expected);
+                assert_eq!(all(&finder, &conn, spread(42)), expected);
             }
         }
         let indexed: i64 = conn
             .query_row("SELECT value FROM meta WHERE name = 'indexed_to'", [], |row| row.get(0))
             .unwrap();
-        assert_eq!(indexed, i64::try_from(FRESH).unwrap());
+        assert_eq!(indexed, 8_000);
     }
 
     #[test]
     fn a_pair_of_an_old_entry_is_in_the_table_at_once() {
         let conn = table();
-        let mut finder = Finder::new([7; 32], 10);
+        let mut finder = Finder::new([7; 32], 10, 0);
 
         finder.add(&conn, 5, 9).unwrap();
 
-        assert_eq!(all(&Finder::new([7; 32], 10), &conn, 5), [9]);
+        assert_eq!(all(&Finder::new([7; 32], 10, 0), &conn, 5), [9]);
         finder.remove(&conn, 5, 9).unwrap();
         assert!(all(&finder, &conn, 5).is_empty());
     }
 
     #[test]
+    fn a_filter_never_denies_a_row_and_is_built_anew_for_a_table_that_outgrew_it() {
+        let conn = table();
+        let rows = i64::try_from(Filter::LEAST).unwrap() * 3;
+        let mut insert = conn.prepare("INSERT INTO finder VALUES (?1, ?2)").unwrap();
+        conn.execute_batch("BEGIN").unwrap();
+        for row in 0..rows {
+            // Some hashes have many rows, and one fills more than a slice.
+            insert.execute([if row < 5_000 { 7 } else { spread(row / 3) }, row]).unwrap();
+        }
+        let mut filter = Filter::new(Filter::LEAST);
+        assert!(filter.may_hold(1), "until it is complete");
+
+        while filter.cursor.is_some() {
+            filter.build(&conn).unwrap();
+        }
+
+        assert!(filter.may_hold(7));
+        assert!((5_000..rows).all(|row| filter.may_hold(spread(row / 3))));
+        let misses = (rows..2 * rows).filter(|row| filter.may_hold(spread(*row))).count();
+        assert!(misses * 10 < usize::try_from(rows).unwrap(), "{misses} of {rows}");
+        filter.add(spread(-5));
+        assert!(filter.may_hold(spread(-5)));
+    }
+
+    #[test]
+    fn a_pair_that_is_taken_out_is_not_found_again() {
+        let conn = table();
+        let mut finder = Finder::new([7; 32], 0, 0);
+        for entry in [3, 1, 2, 2] {
+            finder.add(&conn, 5, entry).unwrap();
+        }
+
+        assert_eq!(all(&finder, &conn, 5), [3, 2, 1]);
+        finder.remove(&conn, 5, 3).unwrap();
+        assert_eq!(all(&finder, &conn, 5), [2, 1]);
+        finder.remove(&conn, 5, 1).unwrap();
+        assert_eq!(all(&finder, &conn, 5), [2]);
+        finder.remove(&conn, 5, 2).unwrap();
+        assert!(all(&finder, &conn, 5).is_empty());
+    }
+
+    #[test]
     fn hashes_keep_principals_and_kinds_apart() {
-        let finder = Finder::new([7; 32], 0);
+        let finder = Finder::new([7; 32], 0, 0);
         let digest = Digest([1; 32]);
         let hashes = [
             finder.hash("a", Trace::Digest(&digest)),
@@ -244,7 +517,7 @@ mod tests {
             finder.hash("a", Trace::UndoMark(&digest)),
             finder.hash("a", Trace::Key("bc")),
             finder.hash("ab", Trace::Key("c")),
-            Finder::new([8; 32], 0).hash("a", Trace::Key("bc")),
+            Finder::new([8; 32], 0, 0).hash("a", Trace::Key("bc")),
         ];
         assert_eq!(hashes.iter().collect::<BTreeSet<_>>().len(), hashes.len());
     }

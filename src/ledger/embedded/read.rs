@@ -8,7 +8,7 @@ use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{Counts, Filter, LedgerError, Reason, Record, Shown, Tally};
 
-use super::writer::Failure;
+use super::command::Failure;
 use super::{OpenError, file, rows};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and

@@ -1,7 +1,7 @@
 //! How values stand in the tables: reading rows back, and the words and blobs in them.
 
 use rusqlite::types::{FromSqlError, Type};
-use rusqlite::{Connection, OptionalExtension as _, Row};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
@@ -28,7 +28,7 @@ macro_rules! record_query {
              e.key_sent, e.repeats, e.mark, e.fingerprint, e.policy_revision, f.attempt, \
              f.disposition, f.verdict, f.upstream_status, f.upstream_id, f.undo, f.compensate, \
              f.deadline_ms, f.undo_unavailable \
-             FROM entry e LEFT JOIN finish f ON f.entry = e.number ",
+             FROM entry e LEFT JOIN history f ON f.seq = e.finish ",
             $rest
         )
     };
@@ -64,11 +64,12 @@ pub(super) fn prior(row: &Row<'_>) -> rusqlite::Result<Prior> {
 
 /// Reads the columns of [`record_query`].
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let finish = match row.get::<_, Option<u32>>(30)? {
+    let disposition = optional(row, 31, |text: String| Disposition::from_name(&text))?;
+    let finish = match disposition {
         None => None,
-        Some(attempt) => Some(FinishRecord {
-            attempt,
-            disposition: required(row, 31, |text: String| Disposition::from_name(&text))?,
+        Some(disposition) => Some(FinishRecord {
+            attempt: row.get(30)?,
+            disposition,
             verdict: optional(row, 32, |text: String| Verdict::from_name(&text))?,
             upstream_status: row.get(33)?,
             upstream_id: row.get(34)?,
@@ -96,38 +97,67 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     })
 }
 
+/// The numbers that an entry with this id can have: 43 bits of its id's milliseconds, then the order
+/// of beginning within that millisecond. So entries lie in the order of their time, and are found by
+/// their id without an index on it.
+pub(super) fn numbers(entry: EntryId) -> (i64, i64) {
+    let [time @ .., _, _, _, _, _, _, _, _, _, _] = *entry.as_bytes();
+    let ms = time.iter().fold(0_i64, |ms, byte| ms << 8 | i64::from(*byte)) & ((1 << 43) - 1);
+    (ms << 20, ms << 20 | ((1 << 20) - 1))
+}
+
+/// The number of an entry.
+pub(super) fn number_of(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<i64>> {
+    let (first, last) = numbers(entry);
+    conn.prepare_cached("SELECT number FROM entry WHERE number BETWEEN ?1 AND ?2 AND id = ?3")?
+        .query_row(params![first, last, entry.as_bytes()], |row| row.get(0))
+        .optional()
+}
+
 /// One entry, by its id.
 pub(super) fn record_of(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<Record>> {
-    conn.prepare_cached(record_query!("WHERE e.id = ?1"))?
-        .query_row([entry.as_bytes().as_slice()], record)
+    let Some(number) = number_of(conn, entry)? else {
+        return Ok(None);
+    };
+    conn.prepare_cached(record_query!("WHERE e.number = ?1"))?
+        .query_row([number], record)
         .optional()
 }
 
 /// The unknown entries, oldest first.
 pub(super) fn unknowns(conn: &Connection, limit: usize) -> rusqlite::Result<Vec<Record>> {
-    conn.prepare_cached(record_query!("WHERE e.state = 4 ORDER BY e.number LIMIT ?1"))?
-        .query_map([limit_of(limit)], record)?
-        .collect()
+    conn.prepare_cached(record_query!(
+        "WHERE e.number IN (SELECT number FROM entry INDEXED BY unknown_of WHERE state = 4 \
+         ORDER BY number LIMIT ?1) ORDER BY e.number"
+    ))?
+    .query_map([limit_of(limit)], record)?
+    .collect()
 }
 
 /// The entries that a filter takes, newest first.
 pub(super) fn list(conn: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Record>> {
     let before: i64 = match filter.before {
         None => i64::MAX,
-        Some(entry) => conn
-            .prepare_cached("SELECT number FROM entry WHERE id = ?1")?
-            .query_row([entry.as_bytes().as_slice()], |row| row.get(0))
-            .optional()?
-            .unwrap_or(0),
+        Some(entry) => number_of(conn, entry)?.unwrap_or(0),
     };
     let state = filter.state.map(State::code);
     let operation = filter.operation.as_ref().map(OperationId::as_str);
-    conn.prepare_cached(record_query!(
-        "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
-         AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
-    ))?
-    .query_map((before, state, operation, limit_of(filter.limit)), record)?
-    .collect()
+    // The open entries are few, and have an index.
+    let query = if filter.state.is_some_and(State::is_open) {
+        record_query!(
+            "WHERE e.number < ?1 AND e.number IN \
+             (SELECT number FROM entry INDEXED BY one_open WHERE state <= 4 AND state = ?2) \
+             AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
+        )
+    } else {
+        record_query!(
+            "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
+             AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
+        )
+    };
+    conn.prepare_cached(query)?
+        .query_map((before, state, operation, limit_of(filter.limit)), record)?
+        .collect()
 }
 
 /// The steps that lead to the step `newest`, oldest first.
@@ -156,11 +186,14 @@ pub(super) fn history(conn: &Connection, newest: i64) -> rusqlite::Result<Vec<St
 
 /// The kept answer of an entry.
 pub(super) fn answer(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<Answer>> {
+    let Some(number) = number_of(conn, entry)? else {
+        return Ok(None);
+    };
     conn.prepare_cached(
-        "SELECT f.status, f.headers, f.body FROM entry e JOIN finish f ON f.entry = e.number \
-         WHERE e.id = ?1 AND e.kept = 1",
+        "SELECT f.status, f.headers, f.body FROM entry e JOIN history f ON f.seq = e.finish \
+         WHERE e.number = ?1 AND e.kept = 1",
     )?
-    .query_row([entry.as_bytes().as_slice()], |row| {
+    .query_row([number], |row| {
         Ok(Answer { status: row.get(0)?, headers: headers(row, 1)?, body: row.get(2)? })
     })
     .optional()

@@ -5,7 +5,7 @@
 
 CREATE TABLE meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
-  -- indexed_to (see finder), heartbeat_ms (the last proof that it takes writes).
+  -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that it takes writes).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -13,9 +13,10 @@ CREATE TABLE meta (
 CREATE TABLE entry (
   -- One recorded write. What never changes stands here, and the little that does keeps its size,
   -- so that a step overwrites the row in place.
-  number INTEGER PRIMARY KEY,      -- order of beginning
-  id BLOB NOT NULL UNIQUE,         -- the entry's id, a UUIDv7
+  number INTEGER PRIMARY KEY,      -- the id's milliseconds * 2^20 + their order: no index needed
+  id BLOB NOT NULL,                -- the entry's id, a UUIDv7
   version INTEGER NOT NULL,        -- history.seq of its newest step
+  finish INTEGER NOT NULL,         -- history.seq of the step that says what became of it
   state INTEGER NOT NULL           -- 2 begun, 3 waiting, 4 unknown, 5 accepted, 6 rejected, 7 undone
     CHECK (state BETWEEN 2 AND 7), -- open means state <= 4
   attempt INTEGER NOT NULL,        -- dispatches so far, from 1
@@ -24,7 +25,7 @@ CREATE TABLE entry (
   finished_ms INTEGER NOT NULL,    -- of the newest finish; means nothing while begun
   delivered INTEGER NOT NULL,      -- 1: the agent has the whole answer
   answered INTEGER NOT NULL,       -- 1: the agent was given an answer of the upstream
-  kept INTEGER NOT NULL,           -- 1: finish holds the answer
+  kept INTEGER NOT NULL,           -- 1: the finish holds the answer
   weak INTEGER NOT NULL,           -- 1: the principal is known by its credential alone
   staged INTEGER NOT NULL,         -- 1: performed in its draft form
   key_sent INTEGER NOT NULL,       -- 1: the ledger id went upstream as idempotency key
@@ -52,8 +53,6 @@ CREATE TABLE entry (
 
 -- One open entry per principal and request, whatever else goes wrong.
 CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE state <= 4;
--- An open entry of a principal known by its credential alone, by its key.
-CREATE INDEX open_key ON entry (key) WHERE state <= 4 AND weak = 1 AND key IS NOT NULL;
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 
 CREATE TABLE alias (
@@ -72,7 +71,7 @@ CREATE TABLE finder (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE history (
-  -- Append-only: one row per step of an entry.
+  -- Append-only: one row per step of an entry, with what a finish said.
   seq INTEGER PRIMARY KEY,
   entry INTEGER NOT NULL,          -- entry.number
   previous INTEGER,                -- seq of this entry's step before
@@ -82,14 +81,8 @@ CREATE TABLE history (
   attempt INTEGER NOT NULL,
   cause TEXT,
   who TEXT,                        -- a person or a reconciler; NULL: takeback itself
-  why TEXT
-) STRICT;
-
-CREATE TABLE finish (
-  -- What the newest finish of an entry said.
-  entry INTEGER PRIMARY KEY,       -- entry.number
-  attempt INTEGER NOT NULL,
-  disposition TEXT NOT NULL,
+  why TEXT,
+  disposition TEXT,                -- NULL, and all below with it: no finish of an attempt
   verdict TEXT,
   upstream_status INTEGER,
   upstream_id TEXT,
@@ -129,7 +122,7 @@ SELECT
   f.undo_unavailable, e.lookup,
   lower(hex(e.repeats)) AS repeats, lower(hex(e.digest)) AS digest, e.number,
   e.state AS state_code
-FROM entry e LEFT JOIN finish f ON f.entry = e.number;
+FROM entry e LEFT JOIN history f ON f.seq = e.finish;
 
 CREATE VIEW open_entries AS
 SELECT * FROM entries WHERE state_code <= 4;

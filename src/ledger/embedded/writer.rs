@@ -14,18 +14,19 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rusqlite::ErrorCode;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
-use crate::contract::key::EntryId;
-use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
+use crate::ledger::{Begun, LedgerError, Reason};
 
+use super::command::{
+    Command, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
+};
 use super::file::{self, Identity};
-use super::store::{Done, Settle, Store};
-use super::{Options, Pending, Shared};
+use super::store::{Done, Store};
+use super::{Options, Shared};
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -41,9 +42,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// on how long one copy takes.
 const CHECKPOINT: usize = 4096;
 
-/// What a write is guessed to add to the log, in pages.
-const PAGES: usize = 2;
-
 /// How long nothing must come before what is left of the log is copied.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -52,94 +50,6 @@ const RESERVE_PERCENT: u64 = 15;
 
 /// Commits between two looks at the file's size.
 const SIZE_CHECK: u64 = 64;
-
-pub(super) type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
-
-/// What the writer is asked.
-#[derive(Debug)]
-pub(super) enum Command {
-    Answer(EntryId, Reply<Option<Stored>>, OwnedSemaphorePermit),
-    Close(oneshot::Sender<()>),
-    Look(Box<Look>, Reply<Priors>, OwnedSemaphorePermit),
-    Write(Write, Option<OwnedSemaphorePermit>),
-}
-
-/// What is written, and who waits for it.
-#[derive(Debug)]
-pub(super) enum Write {
-    Begin(Box<Begin>, Reply<Receipt>, Sender<Command>),
-    Delivered { entry: EntryId, _place: Pending },
-    Finish(Box<Finish>, Option<Reply<()>>, Pending),
-    Heartbeat(i64, Reply<()>),
-    Settle(Box<Settle>, Reply<Settled>),
-    Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
-}
-
-/// A begin's answer on its way. If nobody takes it, its attempt is withdrawn.
-#[derive(Debug)]
-pub(super) struct Receipt {
-    begun: Option<Begun>,
-    entry: EntryId,
-    now_ms: i64,
-    home: Sender<Command>,
-}
-
-impl Receipt {
-    /// The answer; from here its attempt is the caller's.
-    pub(super) fn take(mut self) -> Option<Begun> {
-        self.begun.take()
-    }
-}
-
-impl Drop for Receipt {
-    fn drop(&mut self) {
-        if let Some(Begun::Started { attempt }) = self.begun {
-            let withdraw = Write::Withdraw { entry: self.entry, attempt, now_ms: self.now_ms };
-            // A ledger that is closed makes the entry unknown at its next start.
-            drop(self.home.send(Command::Write(withdraw, None)));
-        }
-    }
-}
-
-/// A failure of the store, not of one command.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) reason: Reason,
-    pub(super) detail: String,
-}
-
-impl Failure {
-    pub(super) fn new(reason: Reason, detail: &str) -> Self {
-        Self { reason, detail: detail.to_owned() }
-    }
-
-    /// Tells a failure of the store from a failure of one command.
-    pub(super) fn of(error: &rusqlite::Error) -> Option<Self> {
-        let reason = match error {
-            rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
-                ErrorCode::DiskFull => Reason::Full,
-                ErrorCode::SystemIoFailure | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
-                    Reason::Io
-                }
-                ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Reason::Locked,
-                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Reason::Corrupt,
-                ErrorCode::OutOfMemory => Reason::Failed,
-                _ => return None,
-            },
-            rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::InvalidColumnType(..) => Reason::Corrupt,
-            _ => return None,
-        };
-        Some(Self { reason, detail: error.to_string() })
-    }
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::of(&error).unwrap_or_else(|| Self::new(Reason::Failed, &error.to_string()))
-    }
-}
 
 /// The thread's state.
 pub(super) struct Writer {
@@ -205,6 +115,7 @@ impl Writer {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
                 None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
+                None if self.is_building() => Duration::ZERO,
                 None if self.dirt > 0 => IDLE,
                 None => Duration::MAX,
             };
@@ -233,9 +144,22 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
                 Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
+                Err(RecvTimeoutError::Timeout) if self.is_building() => self.build(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
                 Err(RecvTimeoutError::Disconnected) => return self.end(),
             }
+        }
+    }
+
+    fn is_building(&self) -> bool {
+        self.store.as_ref().is_some_and(Store::is_building)
+    }
+
+    fn build(&mut self) {
+        if let Some(store) = &mut self.store
+            && let Err(error) = store.build()
+        {
+            self.fail(error.into());
         }
     }
 
@@ -364,6 +288,11 @@ impl Writer {
         match write {
             Write::Begin(begin, ..) => {
                 self.shared.note_time(begin.now_ms);
+                #[cfg(test)]
+                if begin.target == super::tests::POISON {
+                    store.begin(begin)?;
+                    return Err(rusqlite::Error::QueryReturnedNoRows);
+                }
                 store.begin(begin)
             }
             Write::Delivered { entry, .. } => store.delivered(*entry),
@@ -514,6 +443,11 @@ impl Writer {
     /// with a row on disk that it takes writes.
     fn try_revive(&mut self) -> Result<Store, Failure> {
         let (conn, identity) = file::reopen(&self.path, &self.options, &self.identity)?;
+        if self.shared.health().down == Some(Reason::Full) {
+            // The log may be what fills the volume, and most of it is older copies of pages.
+            let cut = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
+        }
         let mut store = Store::new(conn)?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
@@ -560,90 +494,6 @@ impl Writer {
 
     fn unavailable(&self) -> LedgerError {
         LedgerError::Unavailable(self.shared.health().down.unwrap_or(Reason::Failed))
-    }
-}
-
-/// Tells whoever waits for a write what became of it.
-fn acknowledge(write: Write, done: Done, shared: &Shared) {
-    let error = match done {
-        Done::NotFound => Some(LedgerError::NotFound),
-        Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
-        Done::Refused => Some(LedgerError::Refused),
-        Done::Begun(_) | Done::Written | Done::Settled(_) => None,
-    };
-    if let Some(error) = error {
-        if let Write::Finish(finish, ..) = &write {
-            tracing::error!(entry = %finish.entry, %error, "a finish was not written");
-            shared.count_refused();
-        }
-        refuse(write, error);
-        return;
-    }
-    match (write, done) {
-        (Write::Begin(begin, reply, home), Done::Begun(begun)) => {
-            let entry = begin.subject();
-            let receipt = Receipt { begun: Some(begun), entry, now_ms: begin.now_ms, home };
-            tell(reply, Ok(receipt));
-        }
-        (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
-            tell(reply, Ok(()));
-        }
-        (Write::Settle(_, reply), Done::Settled(settled)) => tell(reply, Ok(settled)),
-        _ => {}
-    }
-}
-
-/// Tells whoever waits for a write that it was not done.
-fn refuse(write: Write, error: LedgerError) {
-    match write {
-        Write::Begin(_, reply, _) => tell(reply, Err(error)),
-        Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
-            tell(reply, Err(error));
-        }
-        Write::Settle(_, reply) => tell(reply, Err(error)),
-        Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
-    }
-}
-
-/// Answers whoever waits. One who has gone gave up waiting; a receipt that finds nobody withdraws
-/// its attempt.
-fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
-    if reply.send(answer).is_err() {
-        tracing::trace!("nobody waits for this answer of the ledger");
-    }
-}
-
-/// Whether nothing was written, so that nobody need wait for the commit.
-fn is_empty(done: &Done) -> bool {
-    match done {
-        Done::Begun(Begun::Changed(_) | Begun::Spent)
-        | Done::NotFound
-        | Done::NotUnknown(_)
-        | Done::Refused => true,
-        Done::Begun(Begun::Started { .. }) | Done::Written | Done::Settled(_) => false,
-    }
-}
-
-/// Whether somebody waits for the commit.
-fn is_urgent(write: &Write) -> bool {
-    match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => true,
-        Write::Finish(_, reply, _) => reply.is_some(),
-        Write::Delivered { .. } | Write::Withdraw { .. } => false,
-    }
-}
-
-/// What a write adds to the log, in pages; a guess.
-fn pages(write: &Write) -> usize {
-    match write {
-        Write::Finish(finish, ..) => {
-            PAGES + finish.answer.as_ref().map_or(0, |answer| answer.body.len() / 4096)
-        }
-        Write::Begin(..)
-        | Write::Delivered { .. }
-        | Write::Heartbeat(..)
-        | Write::Settle(..)
-        | Write::Withdraw { .. } => PAGES,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The real binary as a process of its own, to be killed, stopped and started again.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -60,14 +61,15 @@ impl Home {
     /// Starts it under a wrapper; `None` if it ends before it serves.
     pub fn start_under(&self, wrapper: &[&str]) -> Option<Process> {
         let (mut command, data, telemetry) = self.command(wrapper);
-        let mut child = command.spawn().unwrap();
+        // A group of its own, so that a wrapper's child dies with it.
+        let mut child = command.process_group(0).spawn().unwrap();
         let is_up = wait::until("the sidecar's port", || {
             if child.try_wait().unwrap().is_some() {
                 return Some(false);
             }
             TcpStream::connect(data).is_ok().then_some(true)
         });
-        is_up.then_some(Process { child, data, telemetry })
+        is_up.then(|| Process { child, data, telemetry, ledger: self.ledger() })
     }
 
     /// Runs another command of the binary against this home.
@@ -99,6 +101,7 @@ pub struct Process {
     child: Child,
     pub data: SocketAddr,
     pub telemetry: SocketAddr,
+    ledger: PathBuf,
 }
 
 impl Process {
@@ -108,8 +111,17 @@ impl Process {
 
     /// `kill -9`.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let group = rustix::process::Pid::from_raw(pid).unwrap();
+        let _already_gone =
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         self.child.wait().unwrap();
+        // The last of the group may outlive its leader for a moment, and holds the ledger's lock.
+        let mut lock = self.ledger.clone().into_os_string();
+        lock.push(".lock");
+        if let Ok(lock) = std::fs::File::open(&lock) {
+            wait::until("the ledger's lock", || lock.try_lock().ok());
+        }
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -134,7 +146,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _already_gone = self.child.kill();
-        let _reaped = self.child.wait();
+        self.kill();
     }
 }

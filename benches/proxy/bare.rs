@@ -1,0 +1,194 @@
+//! What the proxy is measured against, beside nginx: hyper and nothing else, and an upstream for all.
+//!
+//! ```text
+//! bare upstream 127.0.0.1:9000
+//! bare proxy 127.0.0.1:9001 127.0.0.1:9000
+//! ```
+//!
+//! The proxy is one current-thread runtime per core with `SO_REUSEPORT` and a list of idle upstream
+//! connections for each. It forwards the request with its headers as they are, and the answer as it
+//! comes.
+
+#![expect(clippy::disallowed_methods, reason = "its tasks are nobody's to await")]
+#![expect(clippy::expect_used, reason = "a bench may stop")]
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let role = arguments.next();
+    let mut address =
+        || arguments.next().and_then(|text| text.parse::<SocketAddr>().ok()).expect("an address");
+    match role.as_deref() {
+        Some("upstream") => {
+            let listen = address();
+            on_every_core(move || serve_upstream(listen));
+        }
+        Some("proxy") => {
+            let (listen, upstream) = (address(), address());
+            on_every_core(move || serve_proxy(listen, upstream));
+        }
+        _ => std::process::exit(64),
+    }
+}
+
+fn on_every_core<F: Future<Output = ()> + 'static>(serve: impl Fn() -> F + Send + Sync + 'static) {
+    let serve = std::sync::Arc::new(serve);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let run = |_| {
+        let serve = std::sync::Arc::clone(&serve);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            LocalSet::new().block_on(&runtime.expect("a runtime"), serve());
+        })
+    };
+    for thread in (0..cores).map(run).collect::<Vec<_>>() {
+        thread.join().expect("a thread that does not panic");
+    }
+}
+
+fn listen(address: SocketAddr) -> TcpListener {
+    let bound = || -> std::io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        TcpListener::from_std(socket.into())
+    };
+    bound().expect("an address that is free")
+}
+
+async fn serve_upstream(address: SocketAddr) {
+    let listener = listen(address);
+    let read = Bytes::from(format!(r#"{{"id":1,"title":"{}"}}"#, "x".repeat(480)));
+    while let Ok((stream, _)) = listener.accept().await {
+        let read = read.clone();
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let read = read.clone();
+            async move {
+                let is_read = request.method() == Method::GET;
+                let asked = request
+                    .into_body()
+                    .collect()
+                    .await
+                    .map_or(Bytes::new(), |body| body.to_bytes());
+                // A tool call is answered under its id, which the driver keeps at 1.
+                let body = if asked.starts_with(br#"{"jsonrpc""#) {
+                    let text = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#;
+                    Bytes::from_static(text.as_bytes())
+                } else if is_read {
+                    read
+                } else {
+                    Bytes::from_static(br#"{"id":1}"#)
+                };
+                let mut response = Response::new(Full::new(body));
+                let kind = HeaderValue::from_static("application/json");
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let _unset = stream.set_nodelay(true);
+        spawn_local(Builder::new().serve_connection(TokioIo::new(stream), answer));
+    }
+}
+
+type Idle = Rc<RefCell<Vec<SendRequest<Incoming>>>>;
+
+async fn serve_proxy(address: SocketAddr, upstream: SocketAddr) {
+    let listener = listen(address);
+    let idle = Idle::default();
+    while let Ok((stream, _)) = listener.accept().await {
+        let idle = Rc::clone(&idle);
+        let forward = service_fn(move |request| forward(request, upstream, Rc::clone(&idle)));
+        let _unset = stream.set_nodelay(true);
+        spawn_local(Builder::new().serve_connection(TokioIo::new(stream), forward));
+    }
+}
+
+async fn forward(
+    mut request: Request<Incoming>,
+    upstream: SocketAddr,
+    idle: Idle,
+) -> Result<Response<Answer>, Box<dyn std::error::Error + Send + Sync>> {
+    let taken = idle.borrow_mut().pop();
+    let mut sender = match taken {
+        Some(sender) => sender,
+        None => connect(upstream).await?,
+    };
+    sender.ready().await?;
+    if let Some(target) = request.uri().path_and_query().cloned() {
+        *request.uri_mut() = Uri::from(target);
+    }
+    let (head, incoming) = sender.send_request(request).await?.into_parts();
+    let mut answer = Answer { incoming, connection: Some((sender, idle)) };
+    if answer.incoming.is_end_stream() {
+        answer.give_back();
+    }
+    Ok(Response::from_parts(head, answer))
+}
+
+async fn connect(upstream: SocketAddr) -> Result<SendRequest<Incoming>, hyper::Error> {
+    let stream = TcpStream::connect(upstream).await.expect("an upstream that listens");
+    let _unset = stream.set_nodelay(true);
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    spawn_local(connection);
+    Ok(sender)
+}
+
+/// An answer's body; at its end the connection is idle again.
+struct Answer {
+    incoming: Incoming,
+    connection: Option<(SendRequest<Incoming>, Idle)>,
+}
+
+impl Answer {
+    fn give_back(&mut self) {
+        if let Some((sender, idle)) = self.connection.take() {
+            idle.borrow_mut().push(sender);
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        if frame.is_none() || self.incoming.is_end_stream() {
+            self.give_back();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}

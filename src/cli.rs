@@ -1,0 +1,369 @@
+//! The command line: reads arguments, calls what does the work, turns its result into an exit code.
+//!
+//! Exit codes are those of `sysexits.h` (the list is in `exit`); `check` ends with 1 for findings and 2
+//! for wrong usage, as linters do. What a command says goes to standard output, what went wrong to
+//! standard error. Lists are aligned text for people, or with `--format json` one JSON document per
+//! line; colours only on a terminal.
+
+mod check;
+mod exit;
+mod ledger;
+mod out;
+mod remote;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+
+use crate::app;
+use crate::config::{Config, Places, Sources};
+use crate::contract::key::EntryId;
+use crate::demo;
+
+use exit::{Failure, with_help};
+
+/// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
+/// sent, and reported with the call that takes it back.
+#[derive(Debug, Parser)]
+#[command(name = "takeback", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  takeback demo                       see everything once, with a gateway of its own
+  takeback check policies/            say what is wrong with a policy
+  takeback run --upstream http://127.0.0.1:9000 --policies policies/
+  takeback ledger list --state unknown
+  takeback settle ENTRY accepted --why \"the ticket is there\"
+
+Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
+listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve: stand before a gateway and enforce the policies
+    Run(RunArgs),
+    /// Show a guided run of every class, with a small gateway of its own
+    Demo(DemoArgs),
+    /// Compile policies and say what is wrong with them
+    Check(CheckArgs),
+    /// Read the ledger, beside a running sidecar or without one
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+    /// Decide about an entry whose outcome is unknown
+    Settle(SettleArgs),
+    /// Look up the entries whose outcome is unknown
+    Reconcile(ReconcileArgs),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The gateway: http://HOST[:PORT][/BASE]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// The folder of policy files
+    #[arg(long, value_name = "DIR")]
+    policies: Option<String>,
+    /// Where agents connect [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where probes and metrics are read [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDR")]
+    telemetry_listen: Option<String>,
+    /// The Unix socket of the admin API [default: the ledger's path and .sock]
+    #[arg(long, value_name = "PATH")]
+    admin_listen: Option<String>,
+    /// The ledger's file [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<String>,
+    /// A path that speaks MCP; may be given several times [default: /mcp]
+    #[arg(long = "mcp-path", value_name = "PATH")]
+    mcp_paths: Vec<String>,
+    /// A file of `Name: value` lines that every request to the gateway carries
+    #[arg(long, value_name = "FILE")]
+    upstream_headers_file: Option<String>,
+    /// Whether the rules stop calls, or are only reported: enforce or observe [default: enforce]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+    /// Refuse to start if an operation's contract has an error, instead of serving it degraded
+    #[arg(long)]
+    strict: bool,
+    /// A YAML or JSON file of settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// What `demo` is told.
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// End after the guided run instead of staying up to be tried
+    #[arg(long)]
+    exit: bool,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Folders of policy files
+    #[arg(required = true, value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// How findings are written
+    #[arg(long, value_enum, default_value_t = CheckFormat::Human)]
+    format: CheckFormat,
+    /// Let warnings count as errors
+    #[arg(long)]
+    strict: bool,
+}
+
+/// How findings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CheckFormat {
+    /// For people, with the place underlined
+    Human,
+    /// One JSON object per line
+    Json,
+}
+
+/// How a command writes what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Aligned text
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum LedgerCommand {
+    /// List entries, newest first
+    List(ListArgs),
+    /// Show one entry and its history
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only entries in this state: begun, waiting, unknown, accepted, rejected or undone
+    #[arg(long)]
+    state: Option<String>,
+    /// Only entries of this operation
+    #[arg(long, value_name = "ID")]
+    operation: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: u32,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How they are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// The entry's id, as reports and lists show it
+    entry: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct SettleArgs {
+    /// The entry's id
+    entry: String,
+    /// What became of it
+    outcome: Decision,
+    /// Your reason; it stands in the entry's history
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the answer is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What a person can decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Decision {
+    /// The effect is there
+    Accepted,
+    /// The effect is not there, and will not come
+    Rejected,
+}
+
+#[derive(Debug, Args)]
+struct ReconcileArgs {
+    /// One run: each unknown entry is looked up once
+    #[arg(long, required = true)]
+    once: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the results are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Which ledger.
+#[derive(Debug, Args)]
+struct PlaceArgs {
+    /// The ledger's file [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<String>,
+    /// The sidecar's file of settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Which running sidecar.
+#[derive(Debug, Args)]
+struct SocketArgs {
+    /// The sidecar's admin socket [default: the ledger's path and .sock]
+    #[arg(long, value_name = "PATH")]
+    admin_socket: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return refuse(&error),
+    };
+    match Cli::from_arg_matches(&matches) {
+        Ok(cli) => exit::end(dispatch(cli.command)),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Nobody can be told if even that cannot be written.
+    drop(error.print());
+    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    ExitCode::from(match (error.use_stderr(), is_check) {
+        (false, _) => exit::OK,
+        (true, true) => exit::CHECK_USAGE,
+        (true, false) => exit::USAGE,
+    })
+}
+
+fn dispatch(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => serve(args),
+        Command::Demo(args) => {
+            demo::run(if args.exit { demo::After::Exit } else { demo::After::Stay })?;
+            Ok(exit::OK)
+        }
+        Command::Check(args) => {
+            let format = match args.format {
+                CheckFormat::Human => Format::Text,
+                CheckFormat::Json => Format::Json,
+            };
+            check::run(&args.folders, format, args.strict)
+        }
+        Command::Ledger(LedgerCommand::List(args)) => {
+            let list = ledger::List {
+                state: args.state.as_deref(),
+                operation: args.operation.as_deref(),
+                limit: usize::try_from(args.limit).unwrap_or(usize::MAX),
+                format: args.format,
+            };
+            ledger::list(&places(args.place, None)?.ledger, &list)
+        }
+        Command::Ledger(LedgerCommand::Show(args)) => {
+            ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
+        }
+        Command::Settle(args) => {
+            let outcome = match args.outcome {
+                Decision::Accepted => "accepted",
+                Decision::Rejected => "rejected",
+            };
+            let socket = socket(args.socket)?;
+            remote::settle(&socket, &args.entry, outcome, &args.why, args.format)
+        }
+        Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
+    }
+}
+
+fn serve(args: RunArgs) -> Result<u8, Failure> {
+    app::log::init();
+    let mut flags: Vec<(&'static str, &'static str, String)> = Vec::new();
+    let mut flag = |member, flag, value: Option<String>| {
+        flags.extend(value.map(|value| (member, flag, value)));
+    };
+    flag("upstream.url", "--upstream", args.upstream);
+    flag("policies", "--policies", args.policies);
+    flag("listen", "--listen", args.listen);
+    flag("telemetry_listen", "--telemetry-listen", args.telemetry_listen);
+    flag("admin_listen", "--admin-listen", args.admin_listen);
+    flag("ledger", "--ledger", args.ledger);
+    flag("upstream.headers_file", "--upstream-headers-file", args.upstream_headers_file);
+    flag("mode", "--mode", args.mode);
+    for path in args.mcp_paths {
+        flag("mcp.paths", "--mcp-path", Some(path));
+    }
+    let sources = sources(flags, args.config)?;
+    let mut config = Config::load(sources).map_err(misconfigured)?;
+    config.is_strict = args.strict;
+    app::run(config)?;
+    Ok(exit::OK)
+}
+
+fn misconfigured(errors: crate::config::ConfigErrors) -> Failure {
+    let count = errors.0.len();
+    let plural = if count == 1 { "" } else { "s" };
+    Failure::new(exit::CONFIG, format!("the configuration has {count} error{plural}\n{errors}"))
+}
+
+fn sources(
+    flags: Vec<(&'static str, &'static str, String)>,
+    config: Option<PathBuf>,
+) -> Result<Sources, Failure> {
+    let environment: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with("TAKEBACK_"))?;
+            Some((name, value.to_string_lossy().into_owned()))
+        })
+        .collect();
+    let named = environment.iter().find(|(name, _)| name == "TAKEBACK_CONFIG");
+    let path = config.or_else(|| named.map(|(_, path)| PathBuf::from(path)));
+    let file = path.map(|path| read(&path).map(|text| (path, text))).transpose()?;
+    Ok(Sources { flags, environment, file })
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let message = format!("the file of settings {} cannot be read: {error}", path.display());
+        Failure::new(exit::CONFIG, with_help(&message, "give another --config"))
+    })
+}
+
+fn places(args: PlaceArgs, socket: Option<String>) -> Result<Places, Failure> {
+    let mut flags = Vec::new();
+    flags.extend(args.ledger.map(|ledger| ("ledger", "--ledger", ledger)));
+    flags.extend(socket.map(|socket| ("admin_listen", "--admin-socket", socket)));
+    Places::load(sources(flags, args.config)?).map_err(misconfigured)
+}
+
+fn socket(args: SocketArgs) -> Result<PathBuf, Failure> {
+    Ok(places(args.place, args.admin_socket)?.admin_listen)
+}
+
+fn entry_id(text: &str) -> Result<EntryId, Failure> {
+    EntryId::parse(text).ok_or_else(|| {
+        let message = format!("`{}` is no entry's id", out::clean(text));
+        let help = "give it whole, as `takeback ledger list` shows it";
+        Failure::new(exit::USAGE, with_help(&message, help))
+    })
+}
+
+#[cfg(test)]
+mod tests;

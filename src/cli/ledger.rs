@@ -1,0 +1,189 @@
+//! `takeback ledger`: reading a ledger, beside a running sidecar or without one.
+
+use std::path::Path;
+
+use super::exit::{self, Failure, chain, open_error, with_help};
+use super::out::{self, Cell, Colour};
+use super::{Format, entry_id};
+use crate::admin::entries::{EntryJson, ShownJson, time};
+use crate::contract::key::OperationId;
+use crate::ledger::{Filter, OpenError, ReadOnly, Record, Shown, State};
+
+/// What `ledger list` shows.
+#[derive(Clone, Debug)]
+pub(super) struct List<'a> {
+    pub(super) state: Option<&'a str>,
+    pub(super) operation: Option<&'a str>,
+    pub(super) limit: usize,
+    pub(super) format: Format,
+}
+
+fn open(path: &Path) -> Result<ReadOnly, Failure> {
+    if let Err(error) = std::fs::metadata(path)
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        let message = format!("there is no ledger at {}", path.display());
+        let help = "a sidecar makes one when it starts; point at it with --ledger FILE, \
+                    TAKEBACK_LEDGER or --config FILE";
+        return Err(Failure::new(exit::DATA, with_help(&message, help)));
+    }
+    ReadOnly::open(path).map_err(|error| {
+        let (code, help) = match &error {
+            OpenError::Io(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                (exit::PERMISSION, "the ledger belongs to the user that the sidecar runs as")
+            }
+            _ => open_error(&error),
+        };
+        let message = format!("the ledger {} cannot be read: {}", path.display(), chain(&error));
+        Failure::new(code, with_help(&message, help))
+    })
+}
+
+fn unreadable(error: crate::ledger::LedgerError) -> Failure {
+    Failure::new(exit::IO, error.to_string())
+}
+
+/// Lists entries, newest first.
+pub(super) fn list(path: &Path, asked: &List<'_>) -> Result<u8, Failure> {
+    let state = asked.state.map(|state| {
+        State::from_name(state).ok_or_else(|| {
+            let states: Vec<&str> = State::ALL.iter().map(|state| state.as_str()).collect();
+            let message = format!("there is no state `{state}`");
+            Failure::new(exit::USAGE, with_help(&message, &format!("give {}", states.join(", "))))
+        })
+    });
+    let operation = asked.operation.map(|id| {
+        let message = format!("`{id}` is no operation id");
+        OperationId::new(id).ok_or_else(|| Failure::new(exit::USAGE, message))
+    });
+    let filter = Filter {
+        state: state.transpose()?,
+        operation: operation.transpose()?,
+        before: None,
+        limit: asked.limit,
+    };
+    let records = open(path)?.list(&filter).map_err(unreadable)?;
+    match asked.format {
+        Format::Json => {
+            for record in &records {
+                out::print(&json(&EntryJson::of(record))?)?;
+            }
+        }
+        Format::Text if records.is_empty() => out::complain("no entries"),
+        Format::Text => {
+            let names = ["ENTRY", "BEGAN", "STATE", "CAUSE", "CLASS", "OPERATION", "TARGET"];
+            let rows: Vec<Vec<Cell>> = records.iter().map(row).collect();
+            out::print(&out::table(&names, &rows, out::is_coloured()))?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn row(record: &Record) -> Vec<Cell> {
+    let prior = &record.prior;
+    vec![
+        Cell::plain(prior.entry.to_string()),
+        Cell::plain(time(prior.began_ms)),
+        Cell::coloured(prior.state.as_str(), colour(prior.state)),
+        Cell::plain(prior.cause.map_or("-", |cause| cause.as_str())),
+        Cell::plain(record.class.as_str()),
+        Cell::plain(prior.operation.as_str()),
+        Cell::plain(&record.target),
+    ]
+}
+
+fn colour(state: State) -> Colour {
+    match state {
+        State::Accepted => Colour::Green,
+        State::Begun | State::Unknown | State::Waiting => Colour::Yellow,
+        State::Rejected => Colour::Red,
+        State::Undone => Colour::Plain,
+    }
+}
+
+/// Shows one entry and its history.
+pub(super) fn show(path: &Path, entry: &str, format: Format) -> Result<u8, Failure> {
+    let id = entry_id(entry)?;
+    let shown = open(path)?.show(id).map_err(unreadable)?;
+    let shown = shown.ok_or_else(|| {
+        let message = format!("the ledger {} has no entry {id}", path.display());
+        Failure::new(exit::DATA, with_help(&message, "`takeback ledger list` shows those it has"))
+    })?;
+    match format {
+        Format::Json => out::print(&json(&ShownJson::of(&shown))?)?,
+        Format::Text => {
+            out::print(&text(&shown, out::is_coloured()))?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn text(shown: &Shown, is_coloured: bool) -> String {
+    let record = &shown.record;
+    let prior = &record.prior;
+    let finish = record.finish.as_ref();
+    let state = out::paint(prior.state.as_str(), colour(prior.state), is_coloured);
+    let mut lines: Vec<(&str, Option<String>)> = vec![
+        ("entry", Some(prior.entry.to_string())),
+        ("state", Some(state)),
+        ("cause", prior.cause.map(|cause| cause.as_str().to_owned())),
+        ("class", Some(record.class.as_str().to_owned())),
+        ("kind", Some(record.kind.as_str().to_owned())),
+        ("operation", Some(prior.operation.as_str().to_owned())),
+        ("target", Some(out::clean(&record.target))),
+        ("transport", Some(out::clean(&record.transport))),
+        ("task", record.task.as_deref().map(out::clean)),
+        ("staged for", record.staged_for.as_ref().map(|id| id.as_str().to_owned())),
+        ("principal", Some(out::clean(&prior.principal.id))),
+        ("ledger id", Some(prior.ledger_id.as_str().to_owned())),
+        ("key sent", Some(if record.key_sent { "yes" } else { "no" }.to_owned())),
+        ("attempts", Some(prior.attempt.to_string())),
+        ("began", Some(time(prior.began_ms))),
+        ("finished", prior.finished_ms.map(time)),
+        ("delivered", Some(if prior.delivered { "yes" } else { "no" }.to_owned())),
+        ("repeats", record.repeats.map(|entry| entry.to_string())),
+    ];
+    if let Some(finish) = finish {
+        lines.extend([
+            ("disposition", Some(finish.disposition.as_str().to_owned())),
+            ("verdict", finish.verdict.map(|verdict| verdict.as_str().to_owned())),
+            ("status", finish.upstream_status.map(|status| status.to_string())),
+            ("upstream id", finish.upstream_id.as_deref().map(out::clean)),
+            ("undo", finish.undo.as_deref().map(out::clean)),
+            ("undo until", finish.deadline_ms.map(time)),
+            ("compensate", finish.compensate.as_deref().map(out::clean)),
+            ("no undo", finish.undo_unavailable.as_deref().map(out::clean)),
+        ]);
+    }
+    lines.push(("lookup", prior.lookup.as_deref().map(out::clean)));
+    let mut text = String::new();
+    for (name, value) in lines {
+        if let Some(value) = value {
+            text.push_str(&format!("{name:<12} {value}\n"));
+        }
+    }
+    text.push('\n');
+    let rows: Vec<Vec<Cell>> = shown
+        .history
+        .iter()
+        .map(|step| {
+            vec![
+                Cell::plain(time(step.at_ms)),
+                Cell::plain(step.from.map_or("-", |state| state.as_str())),
+                Cell::coloured(step.to.as_str(), colour(step.to)),
+                Cell::plain(step.attempt.to_string()),
+                Cell::plain(step.cause.map_or("-", |cause| cause.as_str())),
+                Cell::plain(step.who.as_deref().unwrap_or("-")),
+                Cell::plain(step.why.as_deref().unwrap_or("-")),
+            ]
+        })
+        .collect();
+    let names = ["AT", "FROM", "TO", "ATTEMPT", "CAUSE", "WHO", "WHY"];
+    text.push_str(&out::table(&names, &rows, is_coloured));
+    text
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string(value)
+        .map_err(|error| Failure::new(exit::SOFTWARE, format!("no JSON could be written: {error}")))
+}

@@ -1,0 +1,145 @@
+//! `takeback settle` and `takeback reconcile`: asking the running sidecar, which alone writes the ledger.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::exit::{self, Failure, with_help};
+use super::out::{self, Cell, Colour};
+use super::{Format, entry_id};
+use crate::admin::MAX_WHY;
+use crate::admin::client::{ClientError, ask};
+
+/// Records a person's decision.
+pub(super) fn settle(
+    socket: &Path,
+    entry: &str,
+    outcome: &str,
+    why: &str,
+    format: Format,
+) -> Result<u8, Failure> {
+    let id = entry_id(entry)?;
+    let why = why.trim();
+    if why.is_empty() || why.chars().count() > MAX_WHY {
+        let message = format!("--why says why, in 1 to {MAX_WHY} characters");
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    let body = json!({ "outcome": outcome, "why": why }).to_string();
+    let path = format!("/api/v1/entries/{id}/settle");
+    let answer = request(socket, &path, Some(body))?;
+    match format {
+        Format::Json => out::print(&answer.to_string())?,
+        Format::Text => {
+            let state = answer.get("state").and_then(Value::as_str).unwrap_or(outcome);
+            out::print(&format!("{id} is {state}"))?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// Has every unknown entry looked up once.
+pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
+    let answer = request(socket, "/api/v1/reconcile", None)?;
+    let empty = Vec::new();
+    let entries = answer.get("reconciled").and_then(Value::as_array).unwrap_or(&empty);
+    match format {
+        Format::Json => {
+            for entry in entries {
+                out::print(&entry.to_string())?;
+            }
+        }
+        Format::Text if entries.is_empty() => out::complain("no unknown entries"),
+        Format::Text => {
+            let text = |entry: &Value, name: &str| entry.get(name)?.as_str().map(str::to_owned);
+            let rows: Vec<Vec<Cell>> = entries
+                .iter()
+                .map(|entry| {
+                    let of = |name: &str| text(entry, name).unwrap_or_default();
+                    let colour = match of("result").as_str() {
+                        "accepted" => Colour::Green,
+                        "rejected" => Colour::Red,
+                        _ => Colour::Yellow,
+                    };
+                    vec![
+                        Cell::plain(of("entry")),
+                        Cell::coloured(of("result"), colour),
+                        Cell::plain(of("operation")),
+                        Cell::plain(of("why")),
+                    ]
+                })
+                .collect();
+            let names = ["ENTRY", "RESULT", "OPERATION", "WHY"];
+            out::print(&out::table(&names, &rows, out::is_coloured()))?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn request(socket: &Path, path: &str, body: Option<String>) -> Result<Value, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(exit::SYSTEM, format!("no runtime: {error}")))?;
+    let answered = runtime.block_on(ask(socket, Method::POST, path, body));
+    let (status, bytes) = answered.map_err(unreached)?;
+    read(status, &bytes)
+}
+
+fn unreached(error: ClientError) -> Failure {
+    let (code, help) = match &error {
+        ClientError::Denied { .. } => {
+            (exit::PERMISSION, "run this as the user that the sidecar runs as")
+        }
+        ClientError::NotRunning { .. } => (
+            exit::UNAVAILABLE,
+            "only a running sidecar writes its ledger: start it with `takeback run`, or point at its \
+             socket with --admin-socket PATH, --ledger FILE or --config FILE",
+        ),
+        ClientError::Broken { .. } | ClientError::Slow { .. } => (exit::UNAVAILABLE, ""),
+    };
+    Failure::new(code, with_help(&error.to_string(), help))
+}
+
+/// The answer's JSON, or what the sidecar says is wrong.
+fn read(status: StatusCode, bytes: &Bytes) -> Result<Value, Failure> {
+    let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let said = answer.pointer("/error/message").and_then(Value::as_str);
+    let message = said.map_or_else(|| format!("the sidecar answered {status}"), out::clean);
+    let (code, help) = match status {
+        StatusCode::NOT_FOUND => (exit::DATA, "`takeback ledger list --state unknown` shows them"),
+        StatusCode::CONFLICT => (exit::DATA, ""),
+        StatusCode::BAD_REQUEST => (exit::USAGE, ""),
+        StatusCode::SERVICE_UNAVAILABLE => (exit::UNAVAILABLE, ""),
+        _ => (exit::SOFTWARE, ""),
+    };
+    Err(Failure::new(code, with_help(&message, help)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_sidecar_is_told_with_its_exit_code() {
+        let body =
+            br#"{"error":{"code":"not_unknown","message":"the entry is accepted, not unknown"}}"#;
+        let failure = read(StatusCode::CONFLICT, &Bytes::from_static(body)).unwrap_err();
+        assert_eq!(failure.code, 65);
+        assert_eq!(failure.message, "the entry is accepted, not unknown");
+        assert_eq!(read(StatusCode::BAD_GATEWAY, &Bytes::new()).unwrap_err().code, 70);
+        assert!(read(StatusCode::OK, &Bytes::from_static(b"{}")).is_ok());
+    }
+
+    #[test]
+    fn without_a_sidecar_the_user_is_told_how_to_point_at_one() {
+        let socket = Path::new("/nowhere/ledger.db.sock").to_owned();
+        let failure = unreached(ClientError::NotRunning { socket });
+        assert_eq!(failure.code, 69);
+        assert!(failure.message.contains("/nowhere/ledger.db.sock"), "{}", failure.message);
+        assert!(failure.message.contains("--admin-socket"), "{}", failure.message);
+    }
+}

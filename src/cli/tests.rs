@@ -1,0 +1,64 @@
+use clap::CommandFactory as _;
+
+use super::*;
+
+#[test]
+fn the_command_line_is_well_formed() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_is_what_a_stranger_reads_first() {
+    let help = Cli::command().term_width(100).render_help().to_string();
+    let golden = include_str!("help.txt");
+    assert_eq!(help.trim_end(), golden.trim_end(), "src/cli/help.txt is not the help:\n{help}");
+}
+
+#[test]
+fn every_argument_says_what_it_is() {
+    let mut open = vec![Cli::command()];
+    while let Some(command) = open.pop() {
+        for argument in command.get_arguments() {
+            let has_help = argument.get_help().is_some();
+            assert!(has_help, "{} {}", command.get_name(), argument.get_id());
+        }
+        open.extend(command.get_subcommands().cloned());
+    }
+}
+
+#[test]
+fn arguments_are_read_or_refused() {
+    let table: &[(&[&str], bool)] = &[
+        (&["run", "--upstream", "http://a", "--policies", "p"], true),
+        (&["run", "--mcp-path", "/a", "--mcp-path", "/b", "--strict"], true),
+        (&["demo"], true),
+        (&["demo", "--exit"], true),
+        (&["check", "a", "b", "--format", "json", "--strict"], true),
+        (&["check"], false),
+        (&["check", "a", "--format", "sarif"], false),
+        (&["ledger", "list", "--state", "unknown", "--limit", "3"], true),
+        (&["ledger", "list", "--limit", "-1"], false),
+        (&["ledger", "show", "x", "--format", "json"], true),
+        (&["ledger"], false),
+        (&["settle", "x", "accepted", "--why", "seen"], true),
+        (&["settle", "x", "accepted"], false),
+        (&["settle", "x", "unknown", "--why", "seen"], false),
+        (&["reconcile", "--once", "--admin-socket", "s"], true),
+        (&["reconcile"], false),
+        (&[], false),
+    ];
+    for (args, right) in table {
+        let all = std::iter::once(&"takeback").chain(*args);
+        assert_eq!(Cli::try_parse_from(all).is_ok(), *right, "{args:?}");
+    }
+}
+
+#[test]
+fn an_entry_is_named_whole() {
+    assert!(entry_id("019b0000-0000-7000-8000-000000000000").is_ok());
+    for text in ["", "019b", "latest", "\u{1b}[2J"] {
+        let failure = entry_id(text).unwrap_err();
+        assert_eq!(failure.code, exit::USAGE);
+        assert!(!failure.message.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,295 @@
+//! What the ledger is asked to record, and what it answers.
+
+use super::{Cause, Reason, State};
+use crate::contract::class::{Class, Disposition, Kind, Verdict};
+use crate::contract::key::{Digest, EntryId, Key, OperationId};
+
+/// The largest answer body that is kept for a repeat, in bytes, inclusive (standards I-9).
+pub const MAX_ANSWER: usize = 256 * 1024;
+
+/// Who calls (standards MCP-49).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal {
+    /// The principal's name, or the hash of its credential; never a credential.
+    pub id: String,
+    /// Whether only the credential says who it is, so that a rotated one looks like a stranger.
+    pub weak: bool,
+}
+
+/// What is asked before a write: has this been here before?
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Who calls.
+    pub principal: Principal,
+    /// The caller's idempotency key.
+    pub key: Option<Key>,
+    /// The request's digest.
+    pub digest: Digest,
+    /// The digest of operation and arguments, as an earlier entry's undo names them.
+    pub mark: Digest,
+    /// The operation called.
+    pub operation: OperationId,
+    /// Whether the draft form is asked for. A staged call and the real one with the same digest are
+    /// no repeats of each other.
+    pub staged: bool,
+}
+
+/// An earlier entry, as much of it as the rules for repeats need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prior {
+    /// Its id.
+    pub entry: EntryId,
+    /// The number of its newest step; no two steps of a ledger share one.
+    pub version: i64,
+    /// What it is.
+    pub state: State,
+    /// The fact behind the state; `None` while begun.
+    pub cause: Option<Cause>,
+    /// The operation called.
+    pub operation: OperationId,
+    /// Its request's digest.
+    pub digest: Digest,
+    /// Whether it was performed in its draft form.
+    pub staged: bool,
+    /// The caller's key with which it began first.
+    pub key: Option<Key>,
+    /// The caller's key where it gave one, else the entry's id; goes upstream as the key.
+    pub ledger_id: Key,
+    /// Dispatches so far, from 1.
+    pub attempt: u32,
+    /// When the first attempt began; milliseconds since 1970.
+    pub began_ms: i64,
+    /// When the newest attempt was finished; `None` while begun.
+    pub finished_ms: Option<i64>,
+    /// Whether the agent has the whole answer.
+    pub delivered: bool,
+    /// Whether the agent was given an answer of the upstream.
+    pub answered: bool,
+    /// Whether the answer is here for a repeat; [`Ledger::answer`](super::Ledger::answer) reads it.
+    pub is_answer_kept: bool,
+    /// The resolved read that finds the effect, JSON.
+    pub lookup: Option<String>,
+    /// Who called.
+    pub principal: Principal,
+}
+
+/// Another weak principal has an open entry with this digest or key. Says nothing else of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stranger;
+
+/// What [`Ledger::look`](super::Ledger::look) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Priors {
+    /// This principal's entry under this key.
+    pub by_key: Option<Prior>,
+    /// This principal's entry with this digest and stage flag: the open one if there is one, else
+    /// the newest.
+    pub by_digest: Option<Prior>,
+    /// Whether a stranger's open entry looks like this call.
+    pub open_of_stranger: Option<Stranger>,
+    /// This principal's newest accepted entry that this call takes back.
+    pub undoes: Option<EntryId>,
+    /// This principal's unknown entries of the operation, newest first, at most
+    /// [`MAX_UNKNOWN_NAMED`].
+    pub unknown_of_operation: Vec<EntryId>,
+}
+
+/// How many unknown entries of an operation a look names.
+pub const MAX_UNKNOWN_NAMED: usize = 8;
+
+impl Priors {
+    /// What a begin that was judged on these expects to find unchanged.
+    pub fn expected(&self) -> Expected {
+        Expected {
+            by_key: self.by_key.as_ref().map(|prior| prior.version),
+            by_digest: self.by_digest.as_ref().map(|prior| prior.version),
+            open_of_stranger: self.open_of_stranger,
+        }
+    }
+}
+
+/// What the caller judged before its begin; versions of the two priors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// Of [`Priors::by_key`].
+    pub by_key: Option<i64>,
+    /// Of [`Priors::by_digest`].
+    pub by_digest: Option<i64>,
+    /// Whether a stranger's open entry was seen; one that went away since changes nothing.
+    pub open_of_stranger: Option<Stranger>,
+}
+
+/// Whether the rules for repeats hold for this begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// They do: what was judged must still be so, and no other open entry may have the digest.
+    Enforced,
+    /// Observe mode: the call is recorded whatever was there before, beside an open entry too.
+    Observed,
+}
+
+/// A confirmation that this begin uses up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spend {
+    /// The confirmation's random bytes.
+    pub nonce: [u8; 16],
+    /// When it expires; milliseconds since 1970. Until then it is remembered as used.
+    pub expires_ms: i64,
+}
+
+/// What a begin records.
+#[derive(Clone, Debug)]
+pub struct Begin {
+    /// The call, as it was looked up.
+    pub look: Look,
+    /// What that look showed.
+    pub expected: Expected,
+    /// The new entry's id; unused by a rerun.
+    pub entry: EntryId,
+    /// The prior whose attempt n+1 this is; one of the two that the look showed.
+    pub rerun: Option<EntryId>,
+    /// Whether the rules for repeats hold.
+    pub guard: Guard,
+    /// Of the compiled operation.
+    pub fingerprint: Digest,
+    /// Of the policy files.
+    pub policy_revision: Digest,
+    /// The operation's class.
+    pub class: Class,
+    /// The operation's kind.
+    pub kind: Kind,
+    /// `http` or `mcp`.
+    pub transport: &'static str,
+    /// Method and path, or the tool's name.
+    pub target: String,
+    /// The caller's label.
+    pub task: Option<String>,
+    /// The operation whose draft this call is.
+    pub staged_for: Option<OperationId>,
+    /// The caller's key where it gave one, else the entry's id.
+    pub ledger_id: Key,
+    /// Whether the ledger id goes upstream.
+    pub key_sent: bool,
+    /// The resolved read that finds the effect, JSON.
+    pub lookup: Option<String>,
+    /// The earlier entry that this call repeats on purpose.
+    pub repeats: Option<EntryId>,
+    /// The confirmation that it uses up.
+    pub spend: Option<Spend>,
+    /// Milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+impl Begin {
+    /// The id of the entry that this begin is an attempt of.
+    pub fn subject(&self) -> EntryId {
+        self.rerun.unwrap_or(self.entry)
+    }
+}
+
+/// What became of a begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Somebody was faster: nothing was written, and this is what is there.
+    Changed(Box<Priors>),
+    /// The confirmation was used before: nothing was written.
+    Spent,
+    /// The entry is on disk, and the attempt may be dispatched.
+    Started {
+        /// Which attempt it is, from 1; its finish must name it.
+        attempt: u32,
+    },
+}
+
+/// An answer kept for a repeat. The caller chooses the headers; none may hold a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Names and values.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The body, as it came.
+    pub body: Vec<u8>,
+}
+
+/// What a finish records of one attempt.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// The entry.
+    pub entry: EntryId,
+    /// The attempt, as [`Begun::Started`] named it. A finish for another one is refused.
+    pub attempt: u32,
+    /// Accepted, rejected, unknown or waiting.
+    ///
+    /// Rejected with [`Cause::NotSent`] gives the confirmation back; an entry that was unknown or
+    /// waiting before this attempt becomes that again, because nothing was learned of it.
+    pub state: State,
+    /// The fact behind it; `None` where the answer speaks for itself.
+    pub cause: Option<Cause>,
+    /// Of this dispatch.
+    pub disposition: Disposition,
+    /// Of the evidence.
+    pub verdict: Option<Verdict>,
+    /// Whether the agent was given an answer of the upstream.
+    pub answered: bool,
+    /// The upstream's status.
+    pub upstream_status: Option<u16>,
+    /// The upstream's id of what was made.
+    pub upstream_id: Option<String>,
+    /// The resolved inverse, JSON.
+    pub undo: Option<String>,
+    /// The [`Look::mark`] of the call that takes this one back.
+    pub undo_mark: Option<Digest>,
+    /// The resolved compensation, JSON.
+    pub compensate: Option<String>,
+    /// Until when the undo can be made; milliseconds since 1970.
+    pub deadline_ms: Option<i64>,
+    /// Why there is no undo.
+    pub undo_unavailable: Option<String>,
+    /// The answer, for repeats; not kept if its body is above [`MAX_ANSWER`].
+    pub answer: Option<Answer>,
+    /// This call's own mark, where a success of it takes an earlier one back: if the entry ends
+    /// accepted, this principal's newest accepted entry with that undo mark becomes undone.
+    pub undoes: Option<Digest>,
+    /// Milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// What became of a queued finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It rides in a later commit.
+    Queued,
+    /// The store is known to take no writes: the finish waits in memory, or, where even that is
+    /// full, the entry stays begun. The report says `"ledger": "unfinished"`.
+    Unfinished,
+}
+
+/// What a decision about an unknown entry recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The number of the step.
+    pub version: i64,
+    /// What the entry is.
+    pub state: State,
+}
+
+/// Why a command was not done. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// There is no such entry.
+    #[error("the ledger has no such entry")]
+    NotFound,
+    /// Only unknown entries can be settled.
+    #[error("the entry is {state}, not unknown")]
+    NotUnknown {
+        /// What it is.
+        state: State,
+    },
+    /// The states do not allow the step, or it belongs to another attempt: a defect of the caller.
+    #[error("the ledger does not allow this step")]
+    Refused,
+    /// The store takes no writes; the write must not be sent.
+    #[error("the ledger is unavailable: {0}")]
+    Unavailable(Reason),
+}

@@ -1,0 +1,136 @@
+//! A store that fails, and callers that leave.
+
+use super::*;
+
+#[tokio::test]
+async fn h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes() {
+    let bench = Bench::new();
+    let done = Call { digest: 1, ..Call::default() };
+    let entry = bench.started(&done).await;
+    let faults = &bench.embedded().shared.faults;
+    faults.before.store(1, Ordering::SeqCst);
+
+    let kept = bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await;
+    let refused = bench.ledger.begin(Call { digest: 2, ..Call::default() }.begin()).await;
+
+    let down = LedgerError::Unavailable(Reason::Io);
+    assert_eq!(kept, Err(down));
+    // Either it met the store while it was down, or after it came back of itself.
+    assert!(refused == Err(down) || refused == Ok(Begun::Started { attempt: 1 }));
+    bench.ledger.heartbeat(5_000).await.unwrap();
+    assert!(bench.ledger.health().is_ok());
+    assert_eq!(bench.state(&done).await, Some(State::Accepted));
+}
+
+#[tokio::test]
+async fn while_the_store_is_down_everything_that_waits_is_refused_at_once() {
+    let bench = Bench::new();
+    let faults = &bench.embedded().shared.faults;
+    faults.before.store(u8::MAX, Ordering::SeqCst);
+    let down = LedgerError::Unavailable(Reason::Io);
+    let entry = new_id();
+
+    let call = Call::default();
+    assert_eq!(bench.ledger.begin(call.begin()).await, Err(down));
+    assert_eq!(bench.ledger.health().down, Some(Reason::Io));
+    assert_eq!(bench.ledger.look(call.look()).await, Err(down));
+    assert_eq!(bench.ledger.answer(entry).await, Err(down));
+    assert_eq!(bench.ledger.heartbeat(1).await, Err(down));
+    assert_eq!(bench.ledger.settle(entry, Outcome::Accepted, "a", "b", 1).await, Err(down));
+    let unfinished = bench.ledger.finish(finish(entry, State::Accepted, None));
+    assert_eq!(unfinished, Finished::Unfinished);
+
+    faults.before.store(0, Ordering::SeqCst);
+    bench.ledger.heartbeat(2).await.unwrap();
+    assert_eq!(bench.ledger.look(call.look()).await, Ok(Priors::default()));
+}
+
+#[tokio::test]
+async fn a_begin_whose_commit_failed_after_it_reached_the_disk_is_withdrawn() {
+    let bench = Bench::new();
+    let call = Call::default();
+    let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
+    bench.embedded().shared.faults.after.store(1, Ordering::SeqCst);
+
+    let refused = bench.ledger.begin(Begin { spend, ..call.begin() }).await;
+    bench.ledger.heartbeat(5_000).await.unwrap();
+
+    assert_eq!(refused, Err(LedgerError::Unavailable(Reason::Io)));
+    let prior = bench.by_digest(&call).await.unwrap();
+    assert_eq!((prior.state, prior.cause), (State::Rejected, Some(Cause::NotSent)));
+    let again = Begin { spend, rerun: Some(prior.entry), ..bench.judged(&call).await };
+    assert_eq!(bench.ledger.begin(again).await, Ok(Begun::Started { attempt: 2 }));
+}
+
+#[tokio::test]
+async fn a_begin_whose_caller_has_gone_is_withdrawn_or_never_written() {
+    let bench = Bench::new();
+    for digest in 0..20 {
+        let call = Call { digest, ..Call::default() };
+        let mut begin = Box::pin(bench.ledger.begin(call.begin()));
+        // Polled once: it is in the queue, and the answer, if it is there, is not taken.
+        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(begin.as_mut().poll(cx)));
+        let is_pending = first.await.is_pending();
+
+        drop(begin);
+
+        if is_pending {
+            bench
+                .until(async || {
+                    bench.ledger.heartbeat(5_000).await.unwrap();
+                    matches!(bench.state(&call).await, None | Some(State::Rejected))
+                })
+                .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_fails_in_sql_fails_alone() {
+    let bench = Bench::new();
+    let mut bad = Call { digest: 2, ..Call::default() }.begin();
+    bad.target = POISON.to_owned();
+    let mut begins = vec![bad];
+    begins.extend((3..20).map(|digest| Call { digest, ..Call::default() }.begin()));
+    let begins: Vec<_> = begins
+        .into_iter()
+        .map(|begin| {
+            let ledger = bench.ledger.clone();
+            async move { ledger.begin(begin).await }
+        })
+        .collect();
+
+    let outcomes = together(begins).await;
+
+    assert_eq!(outcomes[0], Err(LedgerError::Refused));
+    assert!(outcomes[1..].iter().all(|o| *o == Ok(Begun::Started { attempt: 1 })));
+    assert!(bench.ledger.health().is_ok());
+}
+
+#[tokio::test]
+async fn what_waits_while_the_store_is_down_is_bounded() {
+    let bench = Bench::new();
+    let entry = bench.started(&Call::default()).await;
+    let faults = &bench.embedded().shared.faults;
+    faults.before.store(u8::MAX, Ordering::SeqCst);
+    assert!(bench.ledger.heartbeat(1).await.is_err());
+
+    let mut large = finish(entry, State::Accepted, None);
+    let body = vec![0; MAX_ANSWER];
+    large.answer = Some(Answer { status: 200, headers: Vec::new(), body });
+    let fitting = PENDING_BYTES / MAX_ANSWER;
+    for _ in 0..fitting + 2 {
+        assert_eq!(bench.ledger.finish(large.clone()), Finished::Unfinished);
+    }
+    for _ in fitting + 2..PENDING + 3 {
+        bench.ledger.finish(finish(entry, State::Accepted, None));
+    }
+
+    let stats = bench.ledger.stats();
+    assert_eq!((stats.shortened, stats.lost), (2, 3));
+    assert_eq!(stats.pending, u64::try_from(PENDING).unwrap());
+    faults.before.store(0, Ordering::SeqCst);
+    bench.ledger.heartbeat(2).await.unwrap();
+    assert_eq!(bench.state(&Call::default()).await, Some(State::Accepted));
+    assert_eq!(bench.ledger.stats().pending, 0);
+}

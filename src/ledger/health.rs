@@ -1,0 +1,82 @@
+//! Whether the ledger takes writes, why not, and what it counted.
+
+/// What the ledger counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Commits made.
+    pub commits: u64,
+    /// Finishes for another attempt, or of a step that is not legal; not written.
+    pub refused: u64,
+    /// Finishes that found no room in memory while the store was down: those entries stay begun
+    /// and become unknown at the next start.
+    pub lost: u64,
+    /// Finishes whose answer found no room in memory; the rest of them was kept.
+    pub shortened: u64,
+    /// Finishes that wait for a commit.
+    pub pending: u64,
+}
+
+/// Whether the store takes writes. Cheap to read; no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// `None`: it does.
+    pub down: Option<Reason>,
+    /// Since when, by the newest time that a command brought; milliseconds since 1970.
+    pub since_ms: i64,
+}
+
+impl Health {
+    /// Whether the store takes writes, as far as anybody knows.
+    pub fn is_ok(&self) -> bool {
+        self.down.is_none()
+    }
+}
+
+/// Why the store takes no writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The ledger was closed.
+    #[error("it is closed")]
+    Closed,
+    /// The file does not read as what was written.
+    #[error("its file is damaged")]
+    Corrupt,
+    /// The volume, or the ledger's own size limit, is full.
+    #[error("its volume or its size limit is full")]
+    Full,
+    /// The device reported an error.
+    #[error("its device reports an error")]
+    Io,
+    /// Another program holds a write lock on the file.
+    #[error("another program holds a lock on its file")]
+    Locked,
+    /// The path holds a file that is not this ledger, or an older copy of it.
+    #[error("its file was replaced")]
+    Replaced,
+    /// The file is not at its path.
+    #[error("its file is not at its path")]
+    Removed,
+    /// No answer in time: the device stands still, or the queue does not move.
+    #[error("it did not answer in time")]
+    Stalled,
+    /// Something else; the log has the words.
+    #[error("it failed")]
+    Failed,
+}
+
+impl Reason {
+    /// The name in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Corrupt => "corrupt",
+            Self::Failed => "failed",
+            Self::Full => "full",
+            Self::Io => "io",
+            Self::Locked => "locked",
+            Self::Removed => "removed",
+            Self::Replaced => "replaced",
+            Self::Stalled => "stalled",
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Sees that policy files have changed, as Kubernetes changes them and as people do.
+//!
+//! A poll, not a notification: a mounted ConfigMap is swapped by renaming one symbolic link
+//! (`..data`), editors replace files, and notifications run out. Each poll compares the link's
+//! target and every file's name, size and time; only if one of them is another is anything read,
+//! and every [`READ_EVERY`] polls everything is, for a change that left no trace there. What
+//! decides is the content: the same content under another link is no change.
+//!
+//! One revision is read whole: what is seen before and after reading must be the same, else it is
+//! read again. A directory that keeps changing is tried at the next poll.
+//!
+//! The caller polls (every second or two), swaps the snapshot and says so; nothing runs here.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::diff::{Change, diff};
+use super::{Compiled, Snapshot, load};
+use crate::contract::key::Digest;
+
+/// Every so many polls everything is read, whatever the files' times say.
+pub const READ_EVERY: u32 = 30;
+
+/// How often a directory that changes while it is read is read again at once.
+const ATTEMPTS: u32 = 3;
+
+/// What a poll saw.
+#[derive(Debug)]
+pub enum Poll {
+    /// The policy that is in force, or the fault that was reported before.
+    Unchanged,
+    /// Another policy; ready to be swapped in.
+    Changed {
+        /// The new policy; its snapshot is there.
+        compiled: Compiled,
+        /// What the new policy protects less.
+        weakened: Vec<Change>,
+    },
+    /// Files that cannot be read into operations; the last good policy stays.
+    Rejected(Compiled),
+}
+
+/// Watches one directory.
+#[derive(Debug)]
+pub struct Watch {
+    directory: PathBuf,
+    seen: Option<Seen>,
+    polls: u32,
+    /// The findings of the last rejected content, so that it is reported once.
+    rejected: Option<Vec<super::Diagnostic>>,
+}
+
+/// What a directory looks like from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    link: Option<PathBuf>,
+    files: Vec<(PathBuf, u64, Option<SystemTime>)>,
+}
+
+impl Watch {
+    /// Watches a directory whose policy is in force.
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), seen: None, polls: 0, rejected: None }
+    }
+
+    /// Looks once. `current` is the policy in force. Blocks on the file system.
+    pub fn poll(&mut self, current: &Snapshot) -> Poll {
+        self.polls = self.polls.wrapping_add(1);
+        let before = look(&self.directory);
+        if self.seen.as_ref() == Some(&before) && !self.polls.is_multiple_of(READ_EVERY) {
+            return Poll::Unchanged;
+        }
+        self.read(before, current)
+    }
+
+    /// Reads whatever the files look like: what SIGHUP asks for.
+    pub fn reread(&mut self, current: &Snapshot) -> Poll {
+        self.rejected = None;
+        let before = look(&self.directory);
+        self.read(before, current)
+    }
+
+    fn read(&mut self, mut before: Seen, current: &Snapshot) -> Poll {
+        for _ in 0..ATTEMPTS {
+            let compiled = load(&self.directory);
+            let after = look(&self.directory);
+            if before == after {
+                self.seen = Some(after);
+                return self.judge(compiled, current.revision(), current);
+            }
+            before = after;
+        }
+        self.seen = None;
+        Poll::Unchanged
+    }
+
+    fn judge(&mut self, compiled: Compiled, revision: Digest, current: &Snapshot) -> Poll {
+        let Some(snapshot) = &compiled.snapshot else {
+            if self.rejected.as_ref() == Some(&compiled.diagnostics) {
+                return Poll::Unchanged;
+            }
+            self.rejected = Some(compiled.diagnostics.clone());
+            return Poll::Rejected(compiled);
+        };
+        self.rejected = None;
+        if snapshot.revision() == revision {
+            return Poll::Unchanged;
+        }
+        let mut weakened = diff(current, snapshot);
+        weakened.retain(|change| change.is_weaker);
+        Poll::Changed { compiled, weakened }
+    }
+}
+
+/// The link's target, and every file up to one folder deep: catalogs lie in folders.
+fn look(directory: &Path) -> Seen {
+    let link = std::fs::read_link(directory.join("..data")).ok();
+    let mut files = Vec::new();
+    list(directory, 1, &mut files);
+    files.sort();
+    Seen { link, files }
+}
+
+fn list(directory: &Path, depth: u32, files: &mut Vec<(PathBuf, u64, Option<SystemTime>)>) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(metadata) = std::fs::metadata(&path) else { continue };
+        if metadata.is_dir() {
+            if let Some(depth) = depth.checked_sub(1) {
+                list(&path, depth, files);
+            }
+        } else {
+            files.push((path, metadata.len(), metadata.modified().ok()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const READ: &str =
+        "version: 1\noperations: { a: { match: { tool: a }, effect: { class: read } } }";
+    const WRITE: &str = "version: 1\noperations: { a: { match: { tool: a } } }";
+    const BROKEN: &str = "version: 1\noperation: {}";
+
+    struct Mounted {
+        directory: tempfile::TempDir,
+        count: u32,
+    }
+
+    impl Mounted {
+        fn new(text: &str) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            symlink("..data/a.yaml", directory.path().join("a.yaml")).unwrap();
+            let mut mounted = Self { directory, count: 0 };
+            mounted.swap(text);
+            mounted
+        }
+
+        /// What the kubelet does: a new folder, a new link, one rename over the old link.
+        fn swap(&mut self, text: &str) {
+            self.count += 1;
+            let name = format!("..{}", self.count);
+            let path = self.directory.path();
+            std::fs::create_dir(path.join(&name)).unwrap();
+            std::fs::write(path.join(&name).join("a.yaml"), text).unwrap();
+            symlink(&name, path.join("..data_tmp")).unwrap();
+            std::fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+        }
+
+        fn load(&self) -> Snapshot {
+            load(self.directory.path()).snapshot.unwrap()
+        }
+    }
+
+    #[test]
+    fn a_swap_is_seen_and_its_weakenings_are_named() {
+        let mut mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let mut watch = Watch::new(mounted.directory.path());
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+
+        mounted.swap(READ);
+
+        let Poll::Changed { compiled, weakened } = watch.poll(&current) else {
+            panic!("not seen");
+        };
+        let texts: Vec<String> = weakened.iter().map(ToString::to_string).collect();
+        assert!(texts.contains(&"a: class: irreversible -> read (weaker)".to_owned()), "{texts:?}");
+        let current = compiled.snapshot.unwrap();
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+    }
+
+    #[test]
+    fn the_same_content_under_another_link_is_no_change() {
+        let mut mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let mut watch = Watch::new(mounted.directory.path());
+        mounted.swap(WRITE);
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+    }
+
+    #[test]
+    fn broken_files_are_rejected_once_and_the_next_good_ones_are_taken() {
+        let mut mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let mut watch = Watch::new(mounted.directory.path());
+        mounted.swap(BROKEN);
+        assert!(matches!(watch.poll(&current), Poll::Rejected(_)));
+        mounted.swap(BROKEN);
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+        assert!(matches!(watch.reread(&current), Poll::Rejected(_)));
+        mounted.swap(READ);
+        assert!(matches!(watch.poll(&current), Poll::Changed { .. }));
+    }
+
+    #[test]
+    fn a_change_that_leaves_no_trace_outside_is_seen_in_time() {
+        let mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let mut watch = Watch::new(mounted.directory.path());
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+        let path = mounted.directory.path().join("a.yaml");
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let same_length = WRITE.replace("tool: a", "tool: b");
+        std::fs::write(&path, same_length).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+
+        let seen = (0..READ_EVERY).any(|_| matches!(watch.poll(&current), Poll::Changed { .. }));
+
+        assert!(seen);
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_rejected() {
+        let mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let mut watch = Watch::new(&mounted.directory.path().join("none"));
+        assert!(matches!(watch.poll(&current), Poll::Rejected(_)));
+    }
+}
