@@ -6,6 +6,7 @@
 //! the connection without an answer (pitfall P8).
 
 mod asking;
+mod bridge;
 mod passing;
 
 use std::any::Any;
@@ -146,6 +147,8 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
 /// What an answer of ours is written in.
 enum Voice {
     Http,
+    /// `POST /call/<tool>`.
+    Rest,
     Mcp(Id, Era, Asks),
 }
 
@@ -186,6 +189,9 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         }
         if is_mcp {
             return self.mcp(head, control, oddity, body, permit, peer, began).await;
+        }
+        if let Some(tool) = self.bridged_tool(&head) {
+            return self.bridge(tool, head, control, oddity, body, permit, peer, began).await;
         }
         if head.method == Method::OPTIONS && ends_here(&head) {
             return Response::new(Body::empty());
@@ -315,7 +321,7 @@ impl<P> Codec<P> {
         let shared = &self.cx.shared;
         let transport = match &voice {
             Voice::Http => Transport::Http,
-            Voice::Mcp(..) => Transport::Mcp,
+            Voice::Mcp(..) | Voice::Rest => Transport::Mcp,
         };
         let (mut response, class, upstream, entry, elsewhere) = match answered {
             Ok(reply) => {
@@ -388,6 +394,12 @@ impl<P> Codec<P> {
         match voice {
             Voice::Http => {
                 let mut response = http_reply::refusal(&refusal);
+                let value = report.to_header(MAX_HEADER);
+                http_reply::put_report(&mut response, &shared.settings.report_header, value);
+                response
+            }
+            Voice::Rest => {
+                let mut response = bridge::refusal_response(&refusal);
                 let value = report.to_header(MAX_HEADER);
                 http_reply::put_report(&mut response, &shared.settings.report_header, value);
                 response

@@ -208,6 +208,12 @@ pub enum Refusal {
     DraftOutputSchema,
     /// The draft form cannot be used.
     DraftUnavailable(String),
+    /// The body of a call of a tool over plain HTTP is not what it must be.
+    CallBody(&'static str),
+    /// The upstream lets this caller in with no session; the status to say so with.
+    NoSession(u16),
+    /// The upstream does not show this tool to this caller.
+    UnknownTool,
     /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
     StateInvalid,
     /// An upgrade of the connection.
@@ -266,6 +272,11 @@ impl Refusal {
             Self::PolicyChanged => "policy_changed",
             Self::RepeatRefused(_) => "repeat_refused",
             Self::ReservedHeader(_) => "reserved_header",
+            Self::CallBody(_) => "validation_error",
+            Self::NoSession(401) => "auth_required",
+            Self::NoSession(403) => "permission_denied",
+            Self::NoSession(_) => "upstream_unavailable",
+            Self::UnknownTool => "not_found",
             Self::StateInvalid => "request_state_invalid",
             Self::Undeclared => "undeclared_refused",
             Self::UndeclaredBody => "undeclared_body",
@@ -292,8 +303,11 @@ impl Refusal {
             | Self::KeyConflict
             | Self::MethodOverride
             | Self::ReservedHeader(_)
+            | Self::CallBody(_)
             | Self::StateInvalid
             | Self::UndeclaredBody => 400,
+            Self::NoSession(status) => *status,
+            Self::UnknownTool => 404,
             Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
             Self::BodySlow => 408,
@@ -336,7 +350,9 @@ impl Refusal {
             | Self::Overloaded
             | Self::PolicyChanged => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
-            Self::LedgerUnavailable | Self::Loop | Self::Undeclared => Turn::Operator,
+            Self::LedgerUnavailable | Self::Loop | Self::NoSession(_) | Self::Undeclared => {
+                Turn::Operator
+            }
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
             | Self::AnswerNotKept(_)
@@ -366,8 +382,10 @@ impl Refusal {
             | Self::Origin
             | Self::RepeatRefused(_)
             | Self::ReservedHeader(_)
+            | Self::CallBody(_)
             | Self::StateInvalid
             | Self::UndeclaredBody
+            | Self::UnknownTool
             | Self::Undone(_)
             | Self::Upgrade
             | Self::UriTooLong(_) => Turn::AgentFix,
@@ -535,6 +553,14 @@ impl Refusal {
             Self::ReservedHeader(what) => {
                 format!("A header is reserved or spelt like a reserved one ({what}). Leave it out.")
             }
+            Self::CallBody(what) => {
+                format!("The body is {{\"arguments\": {{...}}, \"stage\": true?}}, but {what}.")
+            }
+            Self::NoSession(401 | 403) => "The upstream does not let this caller in. Send the \
+                 credential that it takes."
+                .to_owned(),
+            Self::NoSession(_) => "No session could be had with the upstream.".to_owned(),
+            Self::UnknownTool => "The upstream does not list this tool to this caller.".to_owned(),
             Self::StateInvalid => "The requestState is not one that this proxy gave to this caller \
                  for this call, or it is too old. Send the call from the start, without requestState \
                  and inputResponses."

@@ -164,6 +164,12 @@ impl Catalog {
         may
     }
 
+    /// Whether anything was listed to this caller.
+    pub fn knows(&self, caller: &str) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.callers.get(caller).is_some_and(|table| !table.tools.is_empty())
+    }
+
     /// A tool as this caller was shown it last.
     pub fn tool(&self, caller: &str, name: &str) -> Option<Arc<Tool>> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@
 
 pub mod answer;
 pub mod catalog;
+pub mod clients;
 pub mod headers;
 pub mod jsonrpc;
 pub mod list;

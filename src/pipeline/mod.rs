@@ -58,6 +58,7 @@ use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::ledger::{Expected, Ledger};
 use crate::mcp::catalog::Catalog;
+use crate::mcp::clients::Clients;
 use crate::mcp::questions::Questions;
 use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
@@ -122,13 +123,19 @@ pub struct Settings {
 pub struct McpSettings {
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
+    /// Who serves `POST /call/<tool>`.
+    pub call_route: CallRoute,
     /// How long a call is held while its client is asked (standards MCP-31).
     pub question: Duration,
 }
 
 impl Default for McpSettings {
     fn default() -> Self {
-        Self { trust_annotations: false, question: Duration::from_secs(45) }
+        Self {
+            trust_annotations: false,
+            call_route: CallRoute::Bridge,
+            question: Duration::from_secs(45),
+        }
     }
 }
 
@@ -143,6 +150,17 @@ pub struct McpState {
     pub elsewhere: Elsewhere,
     /// Questions that are put to clients of sessions.
     pub questions: Questions,
+    /// Our own sessions, for callers that do not speak MCP.
+    pub clients: Clients,
+}
+
+/// Who serves `POST /call/<tool>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallRoute {
+    /// We do, as a client of the MCP upstream, while the policy declares a tool.
+    Bridge,
+    /// The upstream does: it is a plain HTTP call.
+    Forward,
 }
 
 /// What all workers share.

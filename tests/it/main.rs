@@ -10,6 +10,8 @@
 
 mod support;
 
+/// Tools called over plain HTTP.
+mod bridge;
 /// Time: expiry, late answers, delivery.
 mod clocks;
 /// The commands beside a running sidecar.

@@ -105,7 +105,7 @@ pub(super) struct Conclusion {
 
 /// What the report says of a draft that was made: its handle, and the calls that make it real or throw
 /// it away. `scope` is over the request that was asked for and the draft's answer.
-pub fn staged(
+pub(super) fn staged(
     live: &Live,
     operation: &Operation,
     draft: &Draft,
