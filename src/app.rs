@@ -417,7 +417,12 @@ fn settings(config: &Config) -> Settings {
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
-        mcp: McpSettings::default(),
+        mcp: McpSettings {
+            trust_annotations: config.mcp.trust_annotations,
+            reports: config.mcp.reports,
+            call_route: config.mcp.call_route,
+            ..McpSettings::default()
+        },
     }
 }
 

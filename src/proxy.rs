@@ -52,7 +52,7 @@ use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
 use crate::pipeline::step::{Stage, step};
 use crate::pipeline::{Answered, Refused, Reply, Shared};
-use crate::server::{Arrival, Delivery, Peer};
+use crate::server::{Arrival, Delivery, Drain, Peer};
 use crate::upstream::Upstream;
 use asking::Held;
 
@@ -71,6 +71,8 @@ pub struct Context {
     pub methods: Arc<Methods>,
     /// The proxy takes no more calls.
     pub draining: Arc<AtomicBool>,
+    /// Ends streams that have no end of their own.
+    pub drain: Drain,
 }
 
 /// The request path, outermost first. All that can happen to a call is in this function.
@@ -88,23 +90,19 @@ pub fn stack(
 + 'static
 + use<> {
     let shared = || Arc::clone(&cx.shared);
+    // Reads of the upstream's tools, for the steps that must know one.
+    let ask = || Ask { shared: shared(), upstream: cx.upstream.clone() };
     // One type per stage of a call's life: a step that is moved, dropped or doubled no longer has the
     // type that its neighbour wants, and this does not compile.
     let pipeline = ServiceBuilder::new()
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
-        .layer(step(Select {
-            shared: shared(),
-            ask: Ask { shared: shared(), upstream: cx.upstream.clone() },
-        }))
+        .layer(step(Select { shared: shared(), ask: ask() }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
-        .layer(step(StageForm {
-            shared: shared(),
-            ask: Ask { shared: shared(), upstream: cx.upstream.clone() },
-        }))
+        .layer(step(StageForm { shared: shared(), ask: ask() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
-        .layer(step(Carry { shared: shared() }))
+        .layer(step(Carry { shared: shared(), ask: ask() }))
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.

@@ -212,6 +212,8 @@ pub enum Refusal {
     CallBody(&'static str),
     /// The upstream lets this caller in with no session; the status to say so with.
     NoSession(u16),
+    /// An argument must be changed, and the upstream shows nobody which headers mirror it.
+    ToolUnseen,
     /// The upstream does not show this tool to this caller.
     UnknownTool,
     /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
@@ -276,6 +278,7 @@ impl Refusal {
             Self::NoSession(401) => "auth_required",
             Self::NoSession(403) => "permission_denied",
             Self::NoSession(_) => "upstream_unavailable",
+            Self::ToolUnseen => "tool_unseen",
             Self::UnknownTool => "not_found",
             Self::StateInvalid => "request_state_invalid",
             Self::Undeclared => "undeclared_refused",
@@ -307,6 +310,7 @@ impl Refusal {
             | Self::StateInvalid
             | Self::UndeclaredBody => 400,
             Self::NoSession(status) => *status,
+            Self::ToolUnseen => 503,
             Self::UnknownTool => 404,
             Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
@@ -348,7 +352,8 @@ impl Refusal {
             | Self::InFlight(_)
             | Self::BodySlow
             | Self::Overloaded
-            | Self::PolicyChanged => Turn::AgentLater,
+            | Self::PolicyChanged
+            | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
             Self::LedgerUnavailable | Self::Loop | Self::NoSession(_) | Self::Undeclared => {
                 Turn::Operator
@@ -560,6 +565,10 @@ impl Refusal {
                  credential that it takes."
                 .to_owned(),
             Self::NoSession(_) => "No session could be had with the upstream.".to_owned(),
+            Self::ToolUnseen => "A key goes into an argument of this call, and the upstream does \
+                 not list the tool, so that the headers which mirror its arguments are not known. \
+                 The call may be sent again later."
+                .to_owned(),
             Self::UnknownTool => "The upstream does not list this tool to this caller.".to_owned(),
             Self::StateInvalid => "The requestState is not one that this proxy gave to this caller \
                  for this call, or it is too old. Send the call from the start, without requestState \

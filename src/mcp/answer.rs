@@ -84,6 +84,20 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of a report that the upstream sends as its own (standards MCP-39). Whatever it
+    /// is, nothing is decided from it.
+    Reports {
+        /// It is dropped for ours.
+        Ignore = "ignore",
+        /// Ours takes its place, and it goes on as `_meta["anvil/upstream_effect"]`.
+        Replace = "replace",
+        /// It stays, and ours goes on as `_meta["takeback/effect"]`: for a gateway that reports
+        /// effects itself and is believed.
+        Trust = "trust",
+    }
+}
+
 /// What an answer means for the effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
@@ -317,10 +331,16 @@ impl Answer {
         }
     }
 
+    /// The answer with our report in it, as [`Answer::with_report_as`] with [`Reports::Ignore`].
+    pub fn with_report(&self, report: &str) -> Spliced {
+        self.with_report_as(report, Reports::Ignore)
+    }
+
     /// The answer with our report in it: in a result as `_meta.effect`, beside its other members
     /// and in place of the upstream's own (standards MCP-39); in an error as `data.effect`, if it
-    /// has no `data` or an object. `report` is a JSON text.
-    pub fn with_report(&self, report: &str) -> Spliced {
+    /// has no `data` or an object. `report` is a JSON text; `reports` says what becomes of one that
+    /// the upstream sent.
+    pub fn with_report_as(&self, report: &str, reports: Reports) -> Spliced {
         let keep = |reason| Spliced { body: self.body.clone(), unplaced: Some(reason) };
         let doc = match (self.kind, &self.doc) {
             (Kind::WrongId { .. }, _) => return keep("the answer is to another id"),
@@ -341,7 +361,19 @@ impl Answer {
         let whole = format!("{{\"effect\":{report}}}");
         match object.get(holder).map(|held| (held, held.kind())) {
             None => edits.members(object, &[], &[(holder, &whole)]),
-            Some((held, JsonKind::Object)) => edits.members(held, &[], &[("effect", report)]),
+            Some((held, JsonKind::Object)) => match (held.get("effect"), reports) {
+                (None, _) | (Some(_), Reports::Ignore) => {
+                    edits.members(held, &[], &[("effect", report)]);
+                }
+                (Some(theirs), Reports::Replace) => {
+                    let theirs = theirs.raw();
+                    let set = [("effect", report), ("anvil/upstream_effect", theirs)];
+                    edits.members(held, &[], &set);
+                }
+                (Some(_), Reports::Trust) => {
+                    edits.members(held, &[], &[("takeback/effect", report)]);
+                }
+            },
             // `null` is how some servers write an absent `_meta`; in `data` it may be the message.
             Some((held, JsonKind::Null)) if holder == "_meta" => edits.replace(held, whole),
             Some(_) => return keep("the place for the report is taken by another value"),

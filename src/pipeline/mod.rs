@@ -50,13 +50,14 @@ use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
-use crate::contract::class::{Class, Level, Mode};
+use crate::contract::class::{Class, Level, Mode, words};
 use crate::contract::key::{EntryId, Key, OperationId};
 use crate::contract::operation::Operation;
 use crate::contract::path::Request;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::ledger::{Expected, Ledger};
+use crate::mcp::answer::Reports;
 use crate::mcp::catalog::Catalog;
 use crate::mcp::clients::Clients;
 use crate::mcp::questions::Questions;
@@ -123,6 +124,8 @@ pub struct Settings {
 pub struct McpSettings {
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
+    /// What becomes of the reports that the upstream sends.
+    pub reports: Reports,
     /// Who serves `POST /call/<tool>`.
     pub call_route: CallRoute,
     /// How long a call is held while its client is asked (standards MCP-31).
@@ -133,6 +136,7 @@ impl Default for McpSettings {
     fn default() -> Self {
         Self {
             trust_annotations: false,
+            reports: Reports::Replace,
             call_route: CallRoute::Bridge,
             question: Duration::from_secs(45),
         }
@@ -154,13 +158,14 @@ pub struct McpState {
     pub clients: Clients,
 }
 
-/// Who serves `POST /call/<tool>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallRoute {
-    /// We do, as a client of the MCP upstream, while the policy declares a tool.
-    Bridge,
-    /// The upstream does: it is a plain HTTP call.
-    Forward,
+words! {
+    /// Who serves `POST /call/<tool>`.
+    CallRoute {
+        /// We do, as a client of the MCP upstream, while the policy declares a tool.
+        Bridge = "bridge",
+        /// The upstream does: it is a plain HTTP call.
+        Forward = "forward",
+    }
 }
 
 /// What all workers share.

@@ -34,7 +34,7 @@ use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
 use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
 use crate::mcp::Era;
-use crate::mcp::answer::{self as mcp_answer, Settled as ToolSettled, Waiting};
+use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply as mcp_reply;
 use crate::metrics::{Decision, OperationMetrics};
@@ -193,11 +193,12 @@ impl About {
         era: Era,
     ) -> Response<Body> {
         let report = self.report().to_json();
+        let reports = shared.settings.mcp.reports;
         if is_event_stream(&parts.headers) {
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
-                at_answer: Box::new(move |_, _| Rewrite::Report(report)),
+                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
@@ -214,7 +215,7 @@ impl About {
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = mcp_answer::Answer::read(parts.status.as_u16(), bytes, id);
-                spliced(parts, &answer, &report, collected)
+                spliced(parts, &answer, &report, reports, collected)
             }
         }
     }
@@ -371,7 +372,8 @@ impl Case {
                     return self.noticed(&notice, conclusion, elapsed);
                 }
                 let report = self.settle_tool(&answer, &parts.headers);
-                let response = spliced(parts, &answer, &report, collected);
+                let reports = self.shared.settings.mcp.reports;
+                let response = spliced(parts, &answer, &report, reports, collected);
                 self.reply(response, None, elapsed).into()
             }
             Prefix::Partial { body, why } => match why {
@@ -461,7 +463,7 @@ impl Case {
                     // The client may have the event sent again (2025-11-25): it shows the same.
                     case.shared.mcp.elsewhere.tell(session, id, report.clone());
                 }
-                Rewrite::Report(report)
+                Rewrite::Report(report, case.shared.settings.mcp.reports)
             }
         };
         let is_elsewhere = Arc::new(AtomicBool::new(false));
@@ -835,9 +837,10 @@ fn spliced(
     mut parts: Parts,
     answer: &mcp_answer::Answer,
     report: &str,
+    reports: Reports,
     held: Collected,
 ) -> Response<Body> {
-    let spliced = answer.with_report(report);
+    let spliced = answer.with_report_as(report, reports);
     if let Some(reason) = spliced.unplaced {
         tracing::debug!(reason, "the report could not be put into the answer");
     } else {

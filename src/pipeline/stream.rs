@@ -11,6 +11,7 @@
 //! (2025-11-25), so nothing is added then.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use http_body::{Body as _, Frame as BodyFrame, SizeHint};
 
 use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
-use crate::mcp::answer::Answer;
+use crate::mcp::answer::{Answer, Reports};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sse::{Frame, Splitter, event};
 
@@ -39,8 +40,8 @@ pub enum Rewrite {
     Data(Bytes),
     /// It goes on as it came.
     Keep,
-    /// It goes on with this report in it.
-    Report(String),
+    /// It goes on with this report in it, and the upstream's own treated so.
+    Report(String, Reports),
 }
 
 impl Rewrite {
@@ -49,8 +50,8 @@ impl Rewrite {
         match self {
             Self::Data(data) => Some(data),
             Self::Keep => None,
-            Self::Report(report) => {
-                let spliced = answer.with_report(&report);
+            Self::Report(report, reports) => {
+                let spliced = answer.with_report_as(&report, reports);
                 spliced.unplaced.is_none().then_some(spliced.body)
             }
         }
@@ -182,12 +183,21 @@ fn stream_head(mut parts: Parts) -> Parts {
 /// A stream with one answer that is rewritten where it is read.
 pub fn read_answer(parts: Parts, body: Body, watched: Watched) -> Response<Body> {
     let watch = OneAnswer { watched: Some(watched), has_event_id: false };
-    watched_stream(stream_head(parts), body, Box::new(watch))
+    watched_stream(stream_head(parts), body, Box::new(watch), None)
 }
 
-/// A stream whose events are looked at where they are read.
-pub fn watched_stream(parts: Parts, body: Body, watch: Box<dyn Watch>) -> Response<Body> {
+/// What ends a stream that has no end of its own.
+pub type Stop = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
+/// A stream whose events are looked at where they are read, until it ends or is stopped.
+pub fn watched_stream(
+    parts: Parts,
+    body: Body,
+    watch: Box<dyn Watch>,
+    stop: Option<Stop>,
+) -> Response<Body> {
     let source = Rewritten {
+        stop,
         inner: Some(body),
         rewriter: Rewriter::new(watch),
         ready: VecDeque::new(),
@@ -199,6 +209,7 @@ pub fn watched_stream(parts: Parts, body: Body, watch: Box<dyn Watch>) -> Respon
 /// A stream that is rewritten as it is read.
 struct Rewritten {
     inner: Option<Body>,
+    stop: Option<Stop>,
     rewriter: Rewriter,
     ready: VecDeque<Bytes>,
     failed: Option<BodyError>,
@@ -216,7 +227,16 @@ impl Source for Rewritten {
             let Some(inner) = &mut self.inner else {
                 return Poll::Ready(None);
             };
-            match ready!(Pin::new(inner).poll_frame(cx)) {
+            let polled = Pin::new(inner).poll_frame(cx);
+            if let (Poll::Pending, Some(stop)) = (&polled, &mut self.stop)
+                && stop.as_mut().poll(cx).is_ready()
+            {
+                // Between two events: a client sees a stream that ended and may open another.
+                self.inner = None;
+                self.rewriter.end(None, &mut self.ready);
+                continue;
+            }
+            match ready!(polled) {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         self.rewriter.push(bytes, &mut self.ready);

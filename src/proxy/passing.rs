@@ -92,7 +92,7 @@ impl<P> Codec<P> {
             "subscriptions/listen" => {
                 let session = shared.session(&head, &principal);
                 let response = self.pass_plain(head, oddity, body, permit).await;
-                watched(shared, response, principal, session)
+                self.watched(response, principal, session)
             }
             "tasks/cancel" | "tasks/get" | "tasks/list" => {
                 let response = self.pass_plain(head, oddity, body, permit).await;
@@ -131,7 +131,7 @@ impl<P> Codec<P> {
         match head.method {
             Method::GET => {
                 let response = self.pass_plain(head, oddity, body, permit).await;
-                watched(shared, response, principal, session)
+                self.watched(response, principal, session)
             }
             Method::DELETE => {
                 let response = self.pass(head, oddity, body, permit).await;
@@ -142,6 +142,27 @@ impl<P> Codec<P> {
             }
             _ => self.pass(head, oddity, body, permit).await,
         }
+    }
+
+    /// A stream of many messages: answers that are still owed, and news of tasks. It has no end of its
+    /// own, so the drain ends it.
+    fn watched(
+        &self,
+        response: Response<Body>,
+        principal: Principal,
+        session: SessionKey,
+    ) -> Response<Body> {
+        let (parts, body) = response.into_parts();
+        if parts.status != StatusCode::OK
+            || !is_event_stream(&parts.headers)
+            || is_encoded(&parts.headers)
+        {
+            return Response::from_parts(parts, body);
+        }
+        let watch = Standing { shared: Arc::clone(&self.cx.shared), principal, session };
+        let drain = self.cx.drain.clone();
+        let stop = async move { drain.begun().await };
+        watched_stream(parts, body, Box::new(watch), Some(Box::pin(stop)))
     }
 
     /// Passes a message whose answer is read: it is asked for without a coding.
@@ -299,25 +320,7 @@ fn said(live: &Live, group: &Group, tool: Value<'_>) -> Said {
     Said { class, contract, operation, confirm }
 }
 
-/// A stream of many messages: answers that are still owed, and news of tasks.
-fn watched(
-    shared: Arc<Shared>,
-    response: Response<Body>,
-    principal: Principal,
-    session: SessionKey,
-) -> Response<Body> {
-    let (parts, body) = response.into_parts();
-    if parts.status != StatusCode::OK
-        || !is_event_stream(&parts.headers)
-        || is_encoded(&parts.headers)
-    {
-        return Response::from_parts(parts, body);
-    }
-    let watch = Standing { shared, principal, session };
-    watched_stream(parts, body, Box::new(watch))
-}
-
-/// See [`watched`].
+/// See [`Codec::watched`].
 struct Standing {
     shared: Arc<Shared>,
     principal: Principal,
@@ -363,7 +366,7 @@ impl Standing {
         let id = root.get("id").and_then(Id::from_value)?;
         let answer = Answer::from_event(data, &id)?;
         let report = elsewhere.answer(&self.session, &id, &answer)?;
-        Rewrite::Report(report).apply(&answer)
+        Rewrite::Report(report, self.shared.settings.mcp.reports).apply(&answer)
     }
 }
 
@@ -419,7 +422,7 @@ fn result_of(shared: &Shared, key: Option<&TaskKey>, answer: &Answer) -> Rewrite
     let Some(key) = key else { return Rewrite::Keep };
     match answer.kind() {
         AnswerKind::Result { .. } => match shared.mcp.elsewhere.task_answer(key, answer) {
-            Some(report) => Rewrite::Report(report),
+            Some(report) => Rewrite::Report(report, shared.settings.mcp.reports),
             None => Rewrite::Keep,
         },
         // An error of the task itself; one of the question about it says nothing of the task.

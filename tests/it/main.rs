@@ -36,6 +36,8 @@ mod layers;
 mod mcp;
 /// Confirmation in the protocol: rounds, and questions on a call's stream.
 mod mcp_confirm;
+/// Keys in arguments and the headers that mirror them; the upstream's own reports.
+mod mcp_keys;
 /// `tools/list`: what is said of tools, pins, hints.
 mod mcp_list;
 /// Results that are none: the upstream's own rounds, pages to visit, tasks.

@@ -165,3 +165,27 @@ fn d11_a_standing_stream_stays_open_and_events_come_through_at_once() {
     assert_eq!(rest.trim(), r#"data: {"jsonrpc":"2.0","method":"x"}"#);
     let _: Value = serde_json::from_str(rest.trim().strip_prefix("data: ").unwrap()).unwrap();
 }
+
+#[test]
+fn d11_a_drain_ends_a_standing_stream_between_two_events() {
+    let (_send, next) = channel::<()>();
+    let next = Mutex::new(Some(next));
+    let upstream = Upstream::start(move |_| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: one\n\n";
+        let wait = next.lock().unwrap().take().unwrap();
+        Act::Waits(head.into(), wait, Vec::new())
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    agent.send("GET", "/mcp", &[("accept", "text/event-stream"), SESSION], "");
+    assert_eq!(agent.head().unwrap().status, 200);
+    assert_eq!(agent.line().as_deref(), Some("6\r\n"));
+
+    sidecar.drain.begin(std::time::Duration::from_secs(60));
+
+    let mut lines = Vec::new();
+    while let Some(line) = agent.line() {
+        lines.push(line);
+    }
+    assert_eq!(&lines[lines.len() - 2..], ["0\r\n", "\r\n"], "a whole body: {lines:?}");
+}

@@ -29,7 +29,7 @@ use super::{Agent, Upstream};
 pub struct Sidecar {
     pub address: SocketAddr,
     pub shared: Arc<Shared>,
-    _drain: Drain,
+    pub drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
     _directory: tempfile::TempDir,
@@ -133,6 +133,7 @@ impl Setup {
                     mcp_paths: vec!["/mcp".to_owned()].into(),
                     methods: Arc::new(Methods::new([])),
                     draining: Arc::new(AtomicBool::new(false)),
+                    drain: cx_drain.clone(),
                 };
                 let stack = stack(&cx);
                 let serve = move |arrival| {
@@ -148,7 +149,7 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, _drain: drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
     }
 }
 
