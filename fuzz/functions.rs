@@ -2,8 +2,6 @@
 //!
 //! The fuzz targets and `tests/it/fuzzed.rs` both call these, so that CI and the fuzzer try the same.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use takeback::call::digest::{BodyForm, RequestDigest};
@@ -235,7 +233,7 @@ pub fn head(bytes: &[u8]) {
     *request.method_mut() = method.unwrap_or(Method::GET);
     *request.uri_mut() = uri.unwrap_or_default();
     *request.headers_mut() = headers;
-    let peer = IpAddr::from([127, 0, 0, 1]);
+    let peer = HeaderValue::from_static("127.0.0.1");
     let _decoded = decode::decode(request.into_parts().0, peer, &REPORT, "fuzzed");
 }
 

@@ -32,6 +32,7 @@ use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Tr
 use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
+use crate::http::encode::Hop;
 use crate::http::reply as http_reply;
 use crate::ledger::Ledger;
 use crate::mcp::headers::{check_form, check_headers};
@@ -90,19 +91,31 @@ pub fn stack(
 + 'static
 + use<> {
     let shared = || Arc::clone(&cx.shared);
+    let settings = &cx.shared.settings;
+    let hop = Arc::new(Hop::new(
+        &settings.upstream_authority,
+        &settings.upstream_base,
+        &settings.pseudonym,
+        &settings.upstream_headers,
+    ));
     // Reads of the upstream's tools, for the steps that must know one.
-    let ask = || Ask { shared: shared(), upstream: cx.upstream.clone() };
+    let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    let dispatch =
+        Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    // What a read is past `select`: no entry, no confirmation, the same settling and sending.
+    let reads =
+        ServiceBuilder::new().layer(step(Settle { shared: shared() })).service(dispatch.clone());
     // One type per stage of a call's life: a step that is moved, dropped or doubled no longer has the
     // type that its neighbour wants, and this does not compile.
     let pipeline = ServiceBuilder::new()
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
-        .layer(step(Select { shared: shared(), ask: ask() }))
+        .layer(step(Select { shared: shared(), ask: ask.clone(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
-        .layer(step(StageForm { shared: shared(), ask: ask() }))
+        .layer(step(StageForm { shared: shared(), ask: ask.clone() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
-        .layer(step(Carry { shared: shared(), ask: ask() }))
+        .layer(step(Carry { hop: Arc::clone(&hop), ask: ask.clone() }))
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
@@ -110,17 +123,29 @@ pub fn stack(
         // Inside record's task: an outcome is settled even if the agent has left.
         .layer(step(Settle { shared: shared() }))
         // Never fails: a lost answer is an observation.
-        .service(Dispatch { shared: shared(), upstream: cx.upstream.clone() });
+        .service(dispatch);
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { cx: cx.clone(), pipeline })
+        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, ask, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
-#[derive(Clone)]
 struct Codec<P> {
+    edge: Arc<Edge<P>>,
+}
+
+impl<P> Clone for Codec<P> {
+    fn clone(&self) -> Self {
+        Self { edge: Arc::clone(&self.edge) }
+    }
+}
+
+/// What all calls of one worker use.
+struct Edge<P> {
     cx: Context,
+    hop: Arc<Hop>,
+    ask: Ask,
     pipeline: P,
 }
 
@@ -136,9 +161,9 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
     }
 
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
-        // The one box per call. The clone is handles only.
-        let this = self.clone();
-        Box::pin(async move { Ok(this.answer(arrival).await) })
+        // The one box of a read.
+        let edge = Arc::clone(&self.edge);
+        Box::pin(async move { Ok(edge.answer(arrival).await) })
     }
 }
 
@@ -159,8 +184,8 @@ enum Asks {
     Round,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Codec<P> {
-    async fn answer(self, arrival: Arrival) -> Response<Body> {
+impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+    async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -176,7 +201,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
         let settings = &shared.settings;
         let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
         let decoded = origin.and_then(|()| {
-            decode(parts, peer.address.ip(), &settings.report_header, &settings.pseudonym)
+            decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
         });
         let Decoded { head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
@@ -186,10 +211,13 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
         }
         if is_mcp {
-            return self.mcp(head, control, oddity, body, permit, peer, began).await;
+            // Boxed, so that a plain read's future has no room for a message's.
+            let answering = self.mcp(head, control, oddity, body, permit, peer, began);
+            return Box::pin(answering).await;
         }
         if let Some(tool) = self.bridged_tool(&head) {
-            return self.bridge(tool, head, control, oddity, body, permit, peer, began).await;
+            let answering = self.bridge(tool, head, control, oddity, body, permit, peer, began);
+            return Box::pin(answering).await;
         }
         if head.method == Method::OPTIONS && ends_here(&head) {
             return Response::new(Body::empty());
@@ -202,7 +230,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
     async fn mcp(
-        &self,
+        self: &Arc<Self>,
         head: Head,
         control: Control,
         oddity: Option<Oddity>,
@@ -306,7 +334,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
     }
 }
 
-impl<P> Codec<P> {
+impl<P> Edge<P> {
     /// Writes the pipeline's answer, counts it, and watches its delivery.
     fn written(
         &self,

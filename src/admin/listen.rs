@@ -39,9 +39,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Probes come every second and scrapes take milliseconds: few connections, soon over.
+    /// Probes and scrapes send their heads at once and take milliseconds. Clients that connect and say
+    /// nothing are gone before a probe that waits behind them has failed often enough to matter.
     pub const TELEMETRY: Self =
-        Self { connections: 64, head: Duration::from_secs(5), whole: Duration::from_secs(30) };
+        Self { connections: 256, head: Duration::from_secs(2), whole: Duration::from_secs(30) };
 
     /// A run of lookups is slow; whoever may open the socket owns the ledger.
     pub const ADMIN: Self =

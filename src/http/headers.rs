@@ -75,14 +75,16 @@ pub struct Sifted {
 pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refusal> {
     let mut sifted = Sifted::default();
     let mut has_hop = false;
+    let mut has_control = false;
+    let has_doubles = headers.len() > headers.keys_len();
     let mut reserved: Vec<HeaderName> = Vec::new();
     for name in headers.keys() {
         match class_of(name.as_str(), report) {
             NameClass::EndToEnd => {}
             NameClass::Hop => has_hop = true,
             NameClass::Single(word) => {
-                let mut values = headers.get_all(name).iter();
-                if values.next().is_some() && values.next().is_some() {
+                has_control |= word.starts_with("effect-") || word == "idempotency-key";
+                if has_doubles && headers.get_all(name).iter().nth(1).is_some() {
                     let refusal = Refusal::DuplicateHeader(word);
                     if matches!(word, "host" | "content-length" | "content-type") {
                         return Err(refusal);
@@ -112,7 +114,9 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
         }
         sifted.expects_continue = true;
     }
-    sifted.control = controls(headers)?;
+    if has_control {
+        sifted.control = controls(headers)?;
+    }
     Ok(sifted)
 }
 

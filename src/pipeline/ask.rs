@@ -47,6 +47,8 @@ pub struct Ask {
     pub shared: Arc<Shared>,
     /// This worker's connections.
     pub upstream: Upstream,
+    /// What every request to the upstream says.
+    pub hop: Arc<Hop>,
 }
 
 impl Ask {
@@ -155,14 +157,8 @@ impl Ask {
         headers.insert(header::CONTENT_TYPE, JSON);
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         super::carry::ask_for_identity(&mut headers);
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
         let head = Head { method: Method::POST, ..head.clone() };
-        let parts = encode::request_head(&head, headers, None, hop).ok()?;
+        let parts = encode::request_head(&head, headers, None, &self.hop).ok()?;
         let clocks = Clocks {
             connect: settings.timeouts.connect,
             head: settings.timeouts.head,

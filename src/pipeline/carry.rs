@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::ask::Ask;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Carried, Form, Fresh, Lane, Refused, Shared, Staged, Wire};
+use super::{Answered, Carried, Form, Fresh, Refused, Staged, Wire};
 use crate::call::refusal::Refusal;
 use crate::contract::class::Mode;
 use crate::contract::json::{Doc, Kind};
@@ -23,30 +23,27 @@ use crate::metrics::KeyResult;
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Carry {
-    /// What all workers share.
-    pub shared: Arc<Shared>,
+    /// What every request to the upstream says.
+    pub hop: Arc<Hop>,
     /// Reads the upstream's tools, where a changed argument may be mirrored in a header.
     pub ask: Ask,
 }
 
 impl Step for Carry {
-    type In = Lane<Staged>;
-    type Out = Lane<Carried>;
+    type In = Box<Staged>;
+    type Out = Box<Carried>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Carried>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Carried>, Answer = Answered>>(
         &self,
-        lane: Lane<Staged>,
+        staged: Box<Staged>,
         next: Next<'_, N>,
     ) -> Answered {
-        let Staged(fresh) = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(staged) => *staged,
-        };
+        let Staged(fresh) = *staged;
         let mirrored = self.mirrored(&fresh).await?;
         let carried = self.carry(fresh, &mirrored)?;
-        next.run(Lane::Write(Box::new(carried))).await
+        next.run(Box::new(carried)).await
     }
 }
 
@@ -106,7 +103,6 @@ impl Carry {
         mirrored: &[Mirrored],
     ) -> Result<Wire, Refusal> {
         let write = &fresh.write;
-        let settings = &self.shared.settings;
         let is_declared =
             write.operation().id.as_str() != "_undeclared" && write.mode == Mode::Enforce;
         let mut headers = encode::forwarded_headers(&write.head.headers, carrier, is_declared);
@@ -152,13 +148,7 @@ impl Carry {
         };
         ask_for_identity(&mut headers);
         set_length(&mut headers, &write.head.method, body.len());
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
-        let head = encode::request_head(&write.head, headers, target.as_deref(), hop)?;
+        let head = encode::request_head(&write.head, headers, target.as_deref(), &self.hop)?;
         Ok(Wire { head, body })
     }
 }

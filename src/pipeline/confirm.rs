@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::confirmation::{Binding, Nonce};
 use super::rounds::{self, Question, State};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Answered, Carried, Form, Lane, Refused, Shared};
+use super::{Admitted, Answered, Carried, Form, Refused, Shared};
 use crate::call::Confirmation;
 use crate::call::refusal::{Challenge, Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
@@ -23,20 +23,16 @@ pub struct Confirm {
 }
 
 impl Step for Confirm {
-    type In = Lane<Carried>;
-    type Out = Lane<Admitted>;
+    type In = Box<Carried>;
+    type Out = Box<Admitted>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Admitted>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Admitted>, Answer = Answered>>(
         &self,
-        lane: Lane<Carried>,
+        mut carried: Box<Carried>,
         next: Next<'_, N>,
     ) -> Answered {
-        let mut carried = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(carried) => *carried,
-        };
         let spend = match self.admit(&carried) {
             Ok(spend) => spend,
             Err(refused) if carried.fresh.write.mode == Mode::Observe => {
@@ -46,7 +42,7 @@ impl Step for Confirm {
             }
             Err(refused) => return Err(refused),
         };
-        next.run(Lane::Write(Box::new(Admitted { carried, spend }))).await
+        next.run(Box::new(Admitted { carried: *carried, spend })).await
     }
 }
 

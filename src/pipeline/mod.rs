@@ -4,8 +4,8 @@
 //! types:
 //!
 //! ```text
-//! Call ─ select ─▶ Lane<Write> ─ replay ─▶ Lane<Fresh> ─ stage ─▶ Lane<Staged> ─ carry ─▶
-//! Lane<Carried> ─ confirm ─▶ Lane<Admitted> ─ record ─▶ Attempt ─ settle ─▶ Attempt ─▶ dispatch
+//! Call ─ select ─▶ Write ─ replay ─▶ Fresh ─ stage ─▶ Staged ─ carry ─▶ Carried ─ confirm ─▶
+//! Admitted ─ record ─▶ Attempt ─ settle ─▶ Attempt ─▶ dispatch
 //! ```
 //!
 //! Two invariants carry it:
@@ -14,8 +14,8 @@
 //! - A write reaches `dispatch` only as `Attempt::Write(Recorded)`, and only `record` makes a
 //!   `Recorded`, after its entry is durable.
 //!
-//! A read is `Lane::Read` from `select` on: it has no entry, is not confirmed, and runs in the
-//! connection's own future. A write from `record` on runs in a task that nobody cancels, so that its
+//! A read leaves this way at `select` for a `settle` and `dispatch` of its own: it has no entry, is
+//! not confirmed, and runs in the connection's own future. A write from `record` on runs in a task that nobody cancels, so that its
 //! entry is finished even when the agent has left.
 
 #![warn(clippy::wildcard_enum_match_arm)]
@@ -282,15 +282,6 @@ pub struct Reply {
     pub upstream: Duration,
     /// Set by the end of the body if the answer was not in it, and comes elsewhere.
     pub elsewhere: Option<Arc<AtomicBool>>,
-}
-
-/// A call on its way: a read, or a write with what it has earned so far.
-#[derive(Debug)]
-pub enum Lane<W> {
-    /// A read.
-    Read(Box<Read>),
-    /// A write.
-    Write(Box<W>),
 }
 
 /// A read on its way.

@@ -16,7 +16,7 @@ use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Agent, Answered, Attempt, Carried, Lane, Refused, Reply, Shared};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
@@ -74,20 +74,16 @@ pub struct Record {
 }
 
 impl Step for Record {
-    type In = Lane<Admitted>;
+    type In = Box<Admitted>;
     type Out = Attempt;
     type Below = Settled;
     type Answer = Answered;
 
     async fn step<N: Stage<Attempt, Answer = Settled>>(
         &self,
-        lane: Lane<Admitted>,
+        admitted: Box<Admitted>,
         next: Next<'_, N>,
     ) -> Answered {
-        let admitted = match lane {
-            Lane::Read(read) => return Ok(next.run(Attempt::Read(read)).await.reply),
-            Lane::Write(admitted) => *admitted,
-        };
         let write = &admitted.carried.fresh.write;
         is_still_the_rule(&self.shared.policies.load(), &admitted.carried)?;
         let known = WriteIdentity::of(write);
@@ -97,7 +93,7 @@ impl Step for Record {
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let task = async move {
-            let recorded = match begin(&shared, admitted, agent).await {
+            let recorded = match begin(&shared, *admitted, agent).await {
                 Ok(recorded) => recorded,
                 Err(early) => {
                     let _gone = answer.send(early);

@@ -14,8 +14,9 @@ use super::ask::Ask;
 use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
 use super::rounds::State;
+use super::settle::Settled;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Form, Lane, Read, ReadPayload, Refused, Shared, Write};
+use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
 use crate::call::digest::RequestDigest;
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
@@ -39,20 +40,28 @@ use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 
 /// See the module's page.
 #[derive(Clone, Debug)]
-pub struct Select {
+pub struct Select<R> {
     /// What all workers share.
     pub shared: Arc<Shared>,
     /// Reads the upstream's tools, where a call's tool must be known.
     pub ask: Ask,
+    /// Where reads go on: they leave the way of the writes here.
+    pub reads: R,
 }
 
-impl Step for Select {
+/// What a call is.
+enum Selected {
+    Read(Box<Read>),
+    Write(Box<Write>),
+}
+
+impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
     type In = Call;
-    type Out = Lane<Write>;
+    type Out = Box<Write>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Write>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Write>, Answer = Answered>>(
         &self,
         call: Call,
         next: Next<'_, N>,
@@ -60,13 +69,13 @@ impl Step for Select {
         let Call { head, control, payload, oddity, permit } = call;
         let live = self.shared.policies.load();
         let is_staged = control.stage;
-        let lane = match payload {
+        let selected = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
             Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
         };
-        match lane {
+        match selected {
             // A read has no draft, and a call that asks for one must not be made as it is.
-            Lane::Read(read) if is_staged => Err(Box::new(Refused {
+            Selected::Read(read) if is_staged => Err(Box::new(Refused {
                 refusal: Refusal::NoDraftForm,
                 report: Some(Report {
                     refused: Some(Refusal::NoDraftForm.code().into()),
@@ -76,7 +85,9 @@ impl Step for Select {
                 class: Class::Read,
                 question: None,
             })),
-            lane => next.run(lane).await,
+            Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
+            // Boxed, or every read's future would have room for all that a write may wait for.
+            Selected::Write(write) => Box::pin(next.run(write)).await,
         }
     }
 }
@@ -93,7 +104,7 @@ struct Chosen {
     mode: Mode,
 }
 
-impl Select {
+impl<R> Select<R> {
     async fn http(
         &self,
         head: Head,
@@ -102,7 +113,7 @@ impl Select {
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let found = live.snapshot.find_http(&head.method, head.path());
         // The usual read: one operation, no condition, nothing odd. It streams.
         if let (Found::One(group), None) = (&found, &oddity)
@@ -115,7 +126,7 @@ impl Select {
             let payload = ReadPayload::Stream(body);
             self.count(&permit, Class::Read);
             let would = None;
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -166,7 +177,7 @@ impl Select {
                 self.count(&permit, Class::Read);
                 let Chosen { served, metrics, .. } = chosen;
                 let payload = ReadPayload::Stream(body);
-                return Ok(Lane::Read(Box::new(Read {
+                return Ok(Selected::Read(Box::new(Read {
                     head,
                     payload,
                     permit,
@@ -191,7 +202,7 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Whole(collected);
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -214,7 +225,7 @@ impl Select {
         doc: RequestDoc,
         body: Collected,
         mut would: Option<&'static str>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let operation = &chosen.served.operation;
         let mut faults = Vec::new();
         match encode::carried_key(&operation.carrier, &head, doc.body.value()) {
@@ -261,7 +272,7 @@ impl Select {
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
-    ) -> Result<Lane<Write>, Box<Refused>> {
+    ) -> Result<Selected, Box<Refused>> {
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let state = match self.opened_round(&head, &mut call) {
@@ -287,7 +298,7 @@ impl Select {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
             let payload = ReadPayload::Tool(call);
-            return Ok(Lane::Read(Box::new(Read {
+            return Ok(Selected::Read(Box::new(Read {
                 head,
                 payload,
                 permit,
@@ -363,12 +374,12 @@ impl Select {
             }
         }
         let form = Form::Mcp { call, ignored };
-        let mut lane = self.write(head, control, permit, live, chosen, digest, form, would);
-        if let Lane::Write(write) = &mut lane {
+        let mut selected = self.write(head, control, permit, live, chosen, digest, form, would);
+        if let Selected::Write(write) = &mut selected {
             write.degraded = degraded;
             write.continues = continues;
         }
-        Ok(lane)
+        Ok(selected)
     }
 
     /// What our own state in a call's `requestState` holds; the call goes on with what it stood for.
@@ -475,13 +486,13 @@ impl Select {
         digest: RequestDigest,
         form: Form,
         would: Option<&'static str>,
-    ) -> Lane<Write> {
+    ) -> Selected {
         let Chosen { served, metrics, class, level, mode } = chosen;
         let digest = if control.stage { digest.staged() } else { digest };
         self.count(&permit, class);
         let principal = self.shared.principal(&head);
         let arrived: Instant = self.shared.clock.instant();
-        Lane::Write(Box::new(Write {
+        Selected::Write(Box::new(Write {
             id: self.shared.entry_id(),
             head,
             control,

@@ -112,7 +112,7 @@ struct About {
     metrics: Arc<OperationMetrics>,
     would: Option<&'static str>,
     tool: Option<(Id, Era)>,
-    authority: Option<String>,
+    authority: Option<HeaderValue>,
 }
 
 impl About {
@@ -148,7 +148,7 @@ impl About {
         let (response, report) = match sent {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
-                pass_headers(shared, &mut parts, self.authority.as_deref());
+                pass_headers(shared, &mut parts, self.authority.as_ref());
                 match &self.tool {
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
@@ -255,7 +255,7 @@ impl Case {
             }
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
-                pass_headers(&self.shared, &mut parts, self.write().head.authority.as_deref());
+                pass_headers(&self.shared, &mut parts, self.write().head.authority.as_ref());
                 match &self.write().form {
                     Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
@@ -861,7 +861,7 @@ pub fn void_old_body(headers: &mut HeaderMap) {
 }
 
 /// What is passed on of an answer's head.
-pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>) {
+pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&HeaderValue>) {
     let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
@@ -877,7 +877,11 @@ pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&str>)
 }
 
 /// A location under the upstream's authority, as a location under ours (contract section 9).
-fn relocated(shared: &Shared, value: &HeaderValue, authority: Option<&str>) -> Option<HeaderValue> {
+fn relocated(
+    shared: &Shared,
+    value: &HeaderValue,
+    authority: Option<&HeaderValue>,
+) -> Option<HeaderValue> {
     let settings = &shared.settings;
     let text = value.to_str().ok()?;
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
@@ -886,7 +890,7 @@ fn relocated(shared: &Shared, value: &HeaderValue, authority: Option<&str>) -> O
         return None;
     }
     let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
-    HeaderValue::from_str(&format!("http://{}{path}", authority?)).ok()
+    HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
 }
 
 /// Whether an answer is a stream of events.

@@ -14,7 +14,7 @@ use http::{HeaderName, HeaderValue, Uri, header};
 use super::ask::Ask;
 use super::settle::is_what_it_says;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Form, Fresh, Lane, Refused, Shared, Staged, StagedFor};
+use super::{Answered, Form, Fresh, Refused, Shared, Staged, StagedFor};
 use crate::call::payload::{self, Body};
 use crate::call::refusal::Refusal;
 use crate::call::{Head, effective_mode};
@@ -40,24 +40,21 @@ pub struct StageForm {
 }
 
 impl Step for StageForm {
-    type In = Lane<Fresh>;
-    type Out = Lane<Staged>;
+    type In = Box<Fresh>;
+    type Out = Box<Staged>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Staged>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Staged>, Answer = Answered>>(
         &self,
-        lane: Lane<Fresh>,
+        fresh: Box<Fresh>,
         next: Next<'_, N>,
     ) -> Answered {
-        let mut fresh = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(fresh) => fresh,
-        };
+        let mut fresh = fresh;
         if fresh.write.control.stage {
             self.stage(&mut fresh).await?;
         }
-        next.run(Lane::Write(Box::new(Staged(*fresh)))).await
+        next.run(Box::new(Staged(*fresh))).await
     }
 }
 

@@ -3,7 +3,7 @@
 //! All bytes pass as they came and as soon as they came; the one event that answers the call is settled
 //! and written anew with the report in it. A read's stream is rewritten where it is read, in the
 //! connection's own future. A write's stream is pumped by its task into a bounded channel: if the agent
-//! leaves, or is slower than [`STALL`], the pump reads on to the answer or the deadline and discards the
+//! leaves, or is slower than 30 s, the pump reads on to the answer or the deadline and discards the
 //! bytes, so that the entry is finished with what really happened.
 //!
 //! A stream that ends without the answer gets one from us, saying that the outcome is unknown: clients

@@ -591,12 +591,7 @@ fn overlaps(
             reading.warning("policy/overlap", own.match_span, message).help(help);
         }
     };
-    let mut crowded = None;
-    for group in router.all_groups() {
-        if group.operations.len() > MAX_VARIANTS {
-            crowded = group.operations.get(MAX_VARIANTS).map(|served| served.operation.id.clone());
-            continue;
-        }
+    for group in router.all_groups().filter(|group| group.operations.len() <= MAX_VARIANTS) {
         variants(group, &mut report);
     }
     let (pairs, is_broken_off) = router.overlaps();
@@ -609,7 +604,8 @@ fn overlaps(
             report(earlier, later, false);
         }
     }
-    if let Some(own) = crowded.and_then(|id| by_id.get(id.as_str()).copied())
+    let crowded = router.crowded(MAX_VARIANTS).and_then(|group| group.operations.last());
+    if let Some(own) = crowded.and_then(|served| by_id.get(served.operation.id.as_str()).copied())
         && let Some(at) = check::at(sources, own)
     {
         Reading { findings: &mut *findings, at }

@@ -164,6 +164,9 @@ impl Diagnostic {
 /// and time stays linear in its size.
 const MAX_KEPT: usize = 2_000;
 
+/// For how many errors the nearest known name is looked for.
+const MAX_HELPED: usize = 200;
+
 /// Gathers findings, file by file.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -235,9 +238,9 @@ impl Findings {
         }
     }
 
-    /// Whether further errors are only counted; then looking for help is in vain.
+    /// Whether there are so many errors that looking for what each may mean costs too much.
     pub(super) fn is_full(&self) -> bool {
-        self.errors >= MAX_KEPT
+        self.errors >= MAX_HELPED
     }
 
     /// Whether every file could be read into operations.

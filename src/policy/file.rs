@@ -23,9 +23,10 @@ use super::reading::{Fields, Reading, Spanned, words_of};
 use super::selectors;
 use super::tree::{self, Entry, Node, Span};
 
-const FILE: &[&str] = &["version", "catalog", "defaults", "probe_targets", "operations"];
-const DEFAULTS: &[&str] = &["irreversible", "destructive", "undeclared", "undeclared_get", "mode"];
-const OPERATION: &[&str] = &[
+pub(super) const FILE: &[&str] = &["version", "catalog", "defaults", "probe_targets", "operations"];
+pub(super) const DEFAULTS: &[&str] =
+    &["irreversible", "destructive", "undeclared", "undeclared_get", "mode"];
+pub(super) const OPERATION: &[&str] = &[
     "match",
     "effect",
     "destructive",

@@ -17,6 +17,7 @@ mod assertions;
 mod carrier;
 mod catalog;
 mod check;
+mod codes;
 mod diagnostic;
 mod diff;
 mod effect;
@@ -50,6 +51,7 @@ use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
 
 pub use catalog::MAX_CATALOG;
+pub use codes::{codes, explain_code};
 pub use diagnostic::{Diagnostic, Severity, Source};
 pub use diff::{Change, diff};
 pub use effect_spec::Ceiling;
@@ -68,6 +70,10 @@ pub const MAX_FILES: usize = 1_000;
 
 /// The most bytes of all files together.
 pub const MAX_TOTAL: usize = 64 * 1024 * 1024;
+
+/// JSON Schema of a policy file, for editors. What it takes and `check` refuses is what needs more
+/// than one place of a file to see.
+pub const JSON_SCHEMA: &str = include_str!("policy.schema.json");
 
 /// One operation as it is served.
 #[derive(Debug)]

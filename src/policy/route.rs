@@ -170,6 +170,9 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
         && matches!(scope.request, Request::Http { .. })
 }
 
+/// The most pairs of overlapping templates that are told.
+const MAX_PAIRS: usize = 4_096;
+
 /// Finds groups by method and path, and by tool.
 #[derive(Debug, Default)]
 pub(super) struct Router {
@@ -303,9 +306,13 @@ impl Router {
         let mut pairs = Vec::new();
         for (_, trie) in &self.methods {
             for own in trie.groups() {
+                if budget == 0 || pairs.len() >= MAX_PAIRS {
+                    return (pairs, true);
+                }
                 let Some(template) = self.template(own) else { continue };
                 let mut touched = Vec::new();
                 trie.intersecting(template, &mut touched, &mut budget);
+                budget = budget.saturating_sub(touched.len());
                 for other in touched {
                     let is_later = other > own;
                     let is_equal = self.template(other).is_some_and(|other| {
@@ -323,6 +330,17 @@ impl Router {
         pairs.sort_unstable();
         pairs.dedup();
         (pairs, budget == 0)
+    }
+
+    /// A group of a target that has more than so many others, if there is one: templates that take
+    /// the same paths, or variants of one.
+    pub(super) fn crowded(&self, most: usize) -> Option<&Group> {
+        let tries = self.methods.iter().map(|(_, trie)| trie);
+        let same = tries
+            .flat_map(|trie| &trie.nodes)
+            .find_map(|node| node.ends.get(most).or_else(|| node.rests.get(most)));
+        let variants = self.all_groups().find(|group| group.operations.len() > most);
+        same.and_then(|group| self.group(*group)).or(variants)
     }
 
     /// A group by position.

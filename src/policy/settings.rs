@@ -1,6 +1,6 @@
 //! A file of settings, read as strictly as a policy: for the sidecar's own configuration.
 //!
-//! Everything that [`tree`](super::tree) refuses is refused here too (names given twice, aliases,
+//! Everything that the policies' own reader refuses is refused here too (names given twice, aliases,
 //! tags, several documents), and every value keeps its place. What comes out is flat: one [`Leaf`]
 //! for each value, under the dotted name of its place.
 

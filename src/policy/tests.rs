@@ -92,7 +92,7 @@ fn every_code_in_the_source_has_a_case() {
             continue;
         }
         let text = std::fs::read_to_string(path).unwrap();
-        for quoted in text.split('"').skip(1).step_by(1) {
+        for quoted in text.split('"') {
             let is_code = ["policy/", "effect/", "spec/"].iter().any(|book| {
                 quoted.strip_prefix(book).is_some_and(|name| {
                     !name.is_empty()
@@ -113,7 +113,32 @@ fn every_code_in_the_source_has_a_case() {
         })
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
-    assert!(codes.len() > 90);
+    let explained: BTreeSet<String> =
+        super::codes().iter().map(|(code, _)| (*code).to_owned()).collect();
+    assert_eq!(explained, codes);
+    assert!(super::codes().is_sorted());
+    assert!(explain_code("effect/operation_missing").is_some());
+    assert!(explain_code("effect/nothing").is_none());
+}
+
+#[test]
+fn the_editors_schema_has_the_closed_lists() {
+    let doc = Doc::parse(JSON_SCHEMA).unwrap();
+    let names = |schema: crate::contract::json::Value<'_>| -> BTreeSet<String> {
+        assert_eq!(schema.get("additionalProperties").unwrap().as_bool(), Some(false));
+        let members = schema.get("properties").unwrap().members();
+        members.map(|member| member.name().into_owned()).collect()
+    };
+    let set = |list: &[&str]| -> BTreeSet<String> {
+        list.iter().map(|name| (*name).to_owned()).collect()
+    };
+    let root = doc.root();
+    let definition = |name: &str| root.get("$defs").unwrap().get(name).unwrap();
+    assert_eq!(names(root), set(file::FILE));
+    let defaults = root.get("properties").unwrap().get("defaults").unwrap();
+    assert_eq!(names(defaults), set(file::DEFAULTS));
+    assert_eq!(names(definition("operation")), set(file::OPERATION));
+    assert_eq!(names(definition("effect")), set(effect::MEMBERS));
 }
 
 /// `MutationWithoutAssertions` is `spec/mutation_without_assertions`.
@@ -613,6 +638,28 @@ fn a_file_that_is_broken_everywhere_costs_no_more_than_its_size() {
     let compiled = one(&text);
     assert!(compiled.snapshot.is_none());
     assert!(compiled.diagnostics.len() <= 4_000);
+}
+
+#[test]
+fn targets_that_crowd_one_path_are_refused() {
+    let mut names = String::from("version: 1\noperations:\n");
+    let mut variants = names.clone();
+    for position in 0..3_000 {
+        writeln!(names, "  op{position}: {{ match: {{ http: 'POST /{{p{position}}}' }} }}")
+            .unwrap();
+        writeln!(
+            variants,
+            "  op{position}: {{ match: {{ tool: t, where: \
+             {{ request.n: {{ equals: {position} }} }} }} }}"
+        )
+        .unwrap();
+    }
+    for text in [names, variants] {
+        let compiled = one(&text);
+        let is_found =
+            compiled.diagnostics.iter().any(|found| found.code == "policy/too_many_variants");
+        assert!(is_found && compiled.snapshot.is_none());
+    }
 }
 
 fn fragments() -> impl Strategy<Value = String> {

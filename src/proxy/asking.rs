@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 
-use super::{Asks, Codec, Voice};
+use super::{Asks, Edge, Voice};
 use crate::call::payload::{Body, BodySender, Collected, Prefix, collect_prefix};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Head};
@@ -50,7 +50,7 @@ pub(super) struct Held {
 /// The entry of a held call, once it has one, and whether its answer comes elsewhere.
 type Made = OnceLock<(EntryId, Option<Arc<AtomicBool>>)>;
 
-impl<P: Stage<Call, Answer = Answered>> Codec<P> {
+impl<P: Stage<Call, Answer = Answered>> Edge<P> {
     /// The session of a call whose client can be asked while it is held.
     pub(super) fn may_hold(&self, head: &Head, call: &ToolCall) -> Option<SessionKey> {
         let shared = &self.cx.shared;
@@ -75,7 +75,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
 
     /// Answers with a stream, asks on it, and makes the call if the answer is yes.
     pub(super) fn hold(
-        &self,
+        self: &Arc<Self>,
         held: Held,
         question: Question,
         refused: Box<Refused>,
@@ -84,7 +84,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
     ) -> Response<Body> {
         let (sender, stream) = Body::channel(CHANNEL);
         let made: Arc<Made> = Arc::default();
-        let this = self.clone();
+        let this = Arc::clone(self);
         let known = Arc::clone(&made);
         let permit = held.call.permit.clone();
         let _detached = self.cx.shared.tasks.spawn("held call", async move {

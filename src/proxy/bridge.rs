@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 
-use super::{Codec, Voice};
+use super::{Edge, Voice};
 use crate::call::payload::{self, Body, CollectError};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
@@ -31,7 +31,7 @@ use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::SESSION;
 use crate::mcp::{Era, MODERN_REVISION};
-use crate::pipeline::ask::{Ask, whole_answer};
+use crate::pipeline::ask::whole_answer;
 use crate::pipeline::settle::json_response;
 use crate::pipeline::step::Stage;
 use crate::pipeline::{Answered, CallRoute};
@@ -59,7 +59,7 @@ struct Asked {
     arguments: String,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Codec<P> {
+impl<P: Stage<Call, Answer = Answered>> Edge<P> {
     /// The tool that a request calls on this route.
     pub(super) fn bridged_tool(&self, head: &Head) -> Option<String> {
         let shared = &self.cx.shared;
@@ -110,8 +110,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             let Some((mcp_head, call)) = self.call_of(&head, &client, &asked) else {
                 return refuse(Refusal::CallBody("the call cannot be written"));
             };
-            let ask = self.ask();
-            if ask.tool(&mcp_head, &call, &principal).await.is_none() {
+            if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
                 let is_known = self.cx.shared.mcp.catalog.knows(&principal.id);
                 if client.session.is_some() && !is_known && !is_last {
                     clients.forget(&principal.id, &client);
@@ -142,10 +141,6 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
             return self.told(answered, &id, permit, peer, began).await;
         }
         refuse(Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16()))
-    }
-
-    fn ask(&self) -> Ask {
-        Ask { shared: Arc::clone(&self.cx.shared), upstream: self.cx.upstream.clone() }
     }
 
     async fn asked_for(
@@ -201,7 +196,7 @@ impl<P: Stage<Call, Answer = Answered>> Codec<P> {
     /// Asks what the upstream speaks: the revision without sessions first.
     async fn introduce(&self, head: &Head) -> Result<Client, Refusal> {
         let lost = || Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16());
-        let ask = self.ask();
+        let ask = &self.ask;
         let head = self.mcp_head(head).ok_or_else(lost)?;
         let modern =
             Client { era: Era::Modern, version: MODERN_REVISION.to_owned(), session: None };

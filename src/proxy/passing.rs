@@ -11,14 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 
-use super::{Codec, Voice, plain};
+use super::{Edge, Voice, plain};
 use crate::call::payload::{Body, Prefix, collect_prefix};
 use crate::call::{Head, Oddity, Permit, Principal};
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::declared;
 use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
 use crate::http::body::{essence, is_json};
-use crate::http::encode::{self, Hop};
+use crate::http::encode;
 use crate::http::headers as http_headers;
 use crate::mcp::answer::{Answer, Kind as AnswerKind, put_report};
 use crate::mcp::catalog::Tool;
@@ -40,7 +40,7 @@ use crate::pipeline::stream::{
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
 
-impl<P> Codec<P> {
+impl<P> Edge<P> {
     /// Passes a message that is no call.
     pub(super) async fn pass_message(
         &self,
@@ -193,14 +193,8 @@ impl<P> Codec<P> {
         {
             return self.refuse(oddity.into_refusal().into(), Voice::Http);
         }
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
         let headers = head.headers.clone();
-        let parts = match encode::request_head(&head, headers, None, hop) {
+        let parts = match encode::request_head(&head, headers, None, &self.hop) {
             Ok(parts) => parts,
             Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
         };
@@ -320,7 +314,7 @@ fn said(live: &Live, group: &Group, tool: Value<'_>) -> Said {
     Said { class, contract, operation, confirm }
 }
 
-/// See [`Codec::watched`].
+/// See [`Edge::watched`].
 struct Standing {
     shared: Arc<Shared>,
     principal: Principal,

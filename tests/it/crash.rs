@@ -111,6 +111,8 @@ fn f1_a_death_at_each_durable_write_leaves_no_effect_without_an_entry() {
         let inject = format!("inject=fsync,fdatasync:signal=SIGKILL:when={nth}");
         let trace = [
             "strace",
+            // The tracer is a grandchild: a kill hits the sidecar itself.
+            "-D",
             "-f",
             "-qq",
             "-o",
@@ -143,6 +145,8 @@ fn f2_h1_a_disk_that_fails_refuses_writes_and_serves_reads() {
     let inject = "inject=fsync,fdatasync:error=EIO:when=40+";
     let trace = [
         "strace",
+        // The tracer is a grandchild: a kill hits the sidecar itself.
+        "-D",
         "-f",
         "-qq",
         "-o",

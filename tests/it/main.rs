@@ -12,6 +12,8 @@ mod support;
 
 /// Tools called over plain HTTP.
 mod bridge;
+/// Cases from public bug reports that no other file names.
+mod cases;
 /// Time: expiry, late answers, delivery.
 mod clocks;
 /// The commands beside a running sidecar.

@@ -440,3 +440,19 @@ async fn deliveries_and_finishes_reach_the_disk_without_a_begin() {
 
     assert_eq!(bench.ledger.stats().pending, 0);
 }
+
+#[tokio::test]
+async fn f2_a_key_that_somebody_took_for_another_call_changes_what_was_judged() {
+    let bench = Bench::new();
+    let first = Call { key: Some("k1"), digest: 1, ..Call::default() };
+    let other = Call { digest: 2, ..first };
+    let judged = bench.judged(&other).await;
+    let entry = bench.started(&first).await;
+
+    let begun = bench.ledger.begin(judged).await;
+
+    let Ok(Begun::Changed(priors)) = begun else { panic!("{begun:?}") };
+    assert_eq!(priors.by_key.unwrap().entry, entry);
+    assert_eq!(priors.by_digest, None);
+    assert_eq!(bench.state(&other).await, None, "nothing was written");
+}

@@ -63,26 +63,55 @@ async fn a_begin_whose_commit_failed_after_it_reached_the_disk_is_withdrawn() {
 }
 
 #[tokio::test]
-async fn a_begin_whose_caller_has_gone_is_withdrawn_or_never_written() {
+async fn a_begin_whose_caller_left_before_it_ran_is_never_written() {
     let bench = Bench::new();
-    for digest in 0..20 {
-        let call = Call { digest, ..Call::default() };
-        let mut begin = Box::pin(bench.ledger.begin(call.begin()));
-        // Polled once: it is in the queue, and the answer, if it is there, is not taken.
-        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(begin.as_mut().poll(cx)));
-        let is_pending = first.await.is_pending();
+    let call = Call::default();
+    let mut begin = Box::pin(bench.ledger.begin(call.begin()));
+    let never_polled = bench.ledger.begin(Call { digest: 2, ..call }.begin());
+    // Busy with a look, so that the begin waits its turn behind it.
+    let look = bench.ledger.look(call.look());
+    let (queued, _) = tokio::join!(poll_once(&mut begin), look);
 
-        drop(begin);
+    drop(begin);
+    drop(never_polled);
 
-        if is_pending {
-            bench
-                .until(async || {
-                    bench.ledger.heartbeat(5_000).await.unwrap();
-                    matches!(bench.state(&call).await, None | Some(State::Rejected))
-                })
-                .await;
-        }
+    if queued {
+        bench
+            .until(async || {
+                bench.ledger.heartbeat(5_000).await.unwrap();
+                matches!(bench.state(&call).await, None | Some(State::Rejected))
+            })
+            .await;
     }
+    assert_eq!(bench.state(&Call { digest: 2, ..call }).await, None);
+}
+
+#[tokio::test]
+async fn a_begin_whose_caller_left_with_its_answer_on_the_way_is_withdrawn() {
+    let bench = Bench::new();
+    let call = Call::default();
+    let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
+    let mut begin = Box::pin(bench.ledger.begin(Begin { spend, ..call.begin() }));
+    assert!(poll_once(&mut begin).await, "it is in the queue");
+    // It is on disk, and its answer was sent or is about to be; nobody takes it.
+    bench.ledger.heartbeat(5_000).await.unwrap();
+    assert_eq!(bench.state(&call).await, Some(State::Begun));
+
+    drop(begin);
+
+    bench.until(async || bench.state(&call).await == Some(State::Rejected)).await;
+    let prior = bench.by_digest(&call).await.unwrap();
+    assert_eq!(prior.cause, Some(Cause::NotSent));
+    let again = Begin { spend, rerun: Some(prior.entry), ..bench.judged(&call).await };
+    assert_eq!(bench.ledger.begin(again).await, Ok(Begun::Started { attempt: 2 }));
+}
+
+/// Polls a future once; whether it waits.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_pending())
+    })
+    .await
 }
 
 #[tokio::test]
