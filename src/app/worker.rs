@@ -67,6 +67,7 @@ impl Worker {
             mcp_paths: self.mcp_paths,
             methods: self.methods,
             draining: self.draining,
+            drain: drain.clone(),
         };
         drop(tasks.spawn_background("pulse", async move {
             loop {

@@ -73,6 +73,16 @@ impl RequestDigest {
         digest
     }
 
+    /// The digest of the same request in its draft form: another call, which takes nothing back.
+    pub fn staged(self) -> Self {
+        let again = |digest: Digest| {
+            let mut sha = Sha256::new_with_prefix(b"takeback/1 staged\0");
+            sha.update(digest.0);
+            finish(sha)
+        };
+        Self { whole: again(self.whole), mark: again(self.mark), ..self }
+    }
+
     fn of(target: Digest, headers: Digest, body: Digest) -> Self {
         let mut sha = Sha256::new_with_prefix(b"takeback/1 call\0");
         for part in [target, headers, body] {

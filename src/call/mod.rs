@@ -43,7 +43,7 @@ impl std::fmt::Debug for Principal {
 
 /// What the caller asked of us rather than of the upstream. Taken out of the request; never
 /// forwarded under these names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Control {
     /// The caller's idempotency key.
     pub key: Option<Key>,
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Confirmation {
 }
 
 /// The part of an HTTP request that is forwarded, with what is ours or of one hop taken out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Head {
     /// The method.
     pub method: Method,

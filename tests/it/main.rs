@@ -10,6 +10,8 @@
 
 mod support;
 
+/// Tools called over plain HTTP.
+mod bridge;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.
@@ -34,5 +36,17 @@ mod http;
 mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
+/// Confirmation in the protocol: rounds, and questions on a call's stream.
+mod mcp_confirm;
+/// Keys in arguments and the headers that mirror them; the upstream's own reports.
+mod mcp_keys;
+/// `tools/list`: what is said of tools, pins, hints.
+mod mcp_list;
+/// Results that are none: the upstream's own rounds, pages to visit, tasks.
+mod mcp_rounds;
+/// Streams of MCP: polling, resumption, standing streams.
+mod mcp_streams;
+/// Draft forms, over MCP and over HTTP.
+mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;

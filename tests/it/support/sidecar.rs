@@ -16,7 +16,7 @@ use takeback::mcp::Methods;
 use takeback::metrics::Metrics;
 use takeback::pipeline::confirmation::Sealer;
 use takeback::pipeline::live::{Live, Policies};
-use takeback::pipeline::{Limits, Settings, Shared, Timeouts};
+use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
 use takeback::proxy::{Context, stack};
 use takeback::server::{self, Drain};
@@ -29,7 +29,7 @@ use super::{Agent, Upstream};
 pub struct Sidecar {
     pub address: SocketAddr,
     pub shared: Arc<Shared>,
-    _drain: Drain,
+    pub drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
     _directory: tempfile::TempDir,
@@ -44,6 +44,7 @@ pub struct Setup {
     pub base: &'static str,
     pub places: usize,
     pub clock: Option<Clock>,
+    pub mcp: McpSettings,
     pub delivered_after: Duration,
 }
 
@@ -62,6 +63,7 @@ impl Setup {
             base: "",
             places: 256,
             clock: None,
+            mcp: McpSettings::default(),
             delivered_after: long,
         }
     }
@@ -103,8 +105,10 @@ impl Setup {
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Vec::new(),
+                mcp: self.mcp.clone(),
             },
             tasks: tasks.clone(),
+            mcp: McpState::default(),
         });
         let limits = server::Limits { delivered_after: self.delivered_after, ..Default::default() };
         let one = NonZeroUsize::new(1).unwrap();
@@ -129,6 +133,7 @@ impl Setup {
                     mcp_paths: vec!["/mcp".to_owned()].into(),
                     methods: Arc::new(Methods::new([])),
                     draining: Arc::new(AtomicBool::new(false)),
+                    drain: cx_drain.clone(),
                 };
                 let stack = stack(&cx);
                 let serve = move |arrival| {
@@ -144,7 +149,7 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, _drain: drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
     }
 }
 
