@@ -233,11 +233,13 @@ mod tests {
 
     fn asked(operation: &Operation, has_key: bool) -> Asked<'_> {
         Asked {
+            id: &operation.id,
             operation,
             class: operation.class,
             digest: Digest([1; 32]),
             has_key,
             is_staged: false,
+            continues: None,
             now_ms: NOW,
         }
     }
