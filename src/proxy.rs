@@ -197,7 +197,13 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
         let (parts, body) = request.into_parts();
         let body = Body::incoming(body);
-        let is_mcp = self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
+        // Only a POST holds a message there, and GET and DELETE are of its sessions; anything else is a
+        // plain call, matched and gated as such.
+        let is_bare =
+            matches!(parts.method, Method::GET | Method::DELETE | Method::HEAD | Method::OPTIONS)
+                && body.is_in_memory();
+        let is_mcp = (parts.method == Method::POST || is_bare)
+            && self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
         let settings = &shared.settings;
         let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
         let decoded = origin.and_then(|()| {

@@ -115,7 +115,7 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
         sifted.expects_continue = true;
     }
     if has_control {
-        sifted.control = controls(headers)?;
+        sifted.control = controls(headers, &mut sifted.oddity)?;
     }
     Ok(sifted)
 }
@@ -208,7 +208,9 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         "effect-task" => NameClass::Single("effect-task"),
         "host" => NameClass::Single("host"),
         "idempotency-key" => NameClass::Single("idempotency-key"),
-        "x-http-method" | "x-http-method-override" | "x-method-override" => NameClass::Override,
+        "x-forwarded-method" | "x-http-method" | "x-http-method-override" | "x-method-override" => {
+            NameClass::Override
+        }
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
         _ if is_credential(name) => NameClass::Single("a credential header"),
@@ -278,10 +280,15 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Reads the controls and takes out those that are only ours. `Idempotency-Key` stays where it is:
 /// whether it goes on is the carrier's business.
-fn controls(headers: &mut HeaderMap) -> Result<Control, Refusal> {
+fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Control, Refusal> {
     let mut control = Control::default();
     if let Some(value) = headers.get(&IDEMPOTENCY_KEY) {
-        control.key = Some(Key::from_header(value.as_bytes()).map_err(Refusal::InvalidKey)?);
+        match Key::from_header(value.as_bytes()) {
+            Ok(key) => control.key = Some(key),
+            Err(error) => {
+                oddity.get_or_insert(Refusal::InvalidKey(error));
+            }
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_CONFIRM) {
         control.confirm = Some(confirmation(&value)?);

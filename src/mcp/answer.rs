@@ -224,7 +224,10 @@ impl Answer {
         let rejected = Settled::Final(Disposition::DefinitelyRejected);
         let ambiguous = Settled::Final(Disposition::Ambiguous);
         match self.kind {
-            Kind::Result { is_error: false, .. } => (accepted, Cause::Complete),
+            Kind::Result { is_error: false, .. } if matches!(self.status, 200..=299) => {
+                (accepted, Cause::Complete)
+            }
+            Kind::Result { is_error: false, .. } => (ambiguous, Cause::HttpStatus),
             Kind::Result { is_error: true, .. } => match is_error {
                 IsError::Ambiguous => (ambiguous, Cause::IsError),
                 IsError::Rejected => (rejected, Cause::IsError),

@@ -22,7 +22,9 @@ use super::{Era, META_CAPABILITIES, META_VERSION, TOOLS_CALL};
 pub const MAX_TASK: usize = 200;
 
 /// The members of `_meta` that are for us and go no further.
-const CONTROLS: &[&str] = &[KEY, STAGE, CONFIRM, TOKEN, TASK];
+const CONTROLS: &[&str] = &[KEY, STAGE, CONFIRM, TOKEN, TASK, EFFECT];
+/// A report that an agent sends never passes as ours.
+const EFFECT: &str = "effect";
 const KEY: &str = "idempotency_key";
 const STAGE: &str = "stage";
 const CONFIRM: &str = "confirm";

@@ -153,7 +153,7 @@ impl<R> Select<R> {
                 let refusal = oddity.into_refusal();
                 if mode == Mode::Enforce {
                     turn_away(&head, body).await;
-                    return Err(refusal.into());
+                    return Err(known(&live, &groups, refusal));
                 }
                 Some(refusal.code())
             }
@@ -187,15 +187,25 @@ impl<R> Select<R> {
                 })));
             }
         }
-        let collected = self.collect(body, limit(&groups, &self.shared)).await?;
+        let most = limit(&groups, &self.shared);
+        let collected = match self.collect(&head, body, most).await {
+            Ok(collected) => collected,
+            Err(refusal) => return Err(known(&live, &groups, refusal)),
+        };
         let (body_doc, would) = match BodyDoc::read(&head.headers, collected.bytes()) {
             Ok(doc) => (doc, would),
-            Err(refusal) if mode == Mode::Enforce => return Err(refusal.into()),
+            Err(refusal) if mode == Mode::Enforce => {
+                return Err(known(&live, &groups, refusal));
+            }
             Err(refusal) => (BodyDoc::Opaque, would.or(Some(refusal.code()))),
         };
         let params = parameters(&groups, head.path());
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = self.choose_http(&head, &live, &groups, &doc)?;
+        // What decides between a read and a write may not be read in two ways, whatever it decided.
+        if mode == Mode::Enforce && is_decided_by_twins(&groups, &doc) {
+            return Err(refused(&chosen, Refusal::AmbiguousMember));
+        }
         drop(params);
         drop(groups);
         if chosen.class == Class::Read {
@@ -234,7 +244,7 @@ impl<R> Select<R> {
         }
         let is_ambiguous =
             readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
-        if is_ambiguous {
+        if is_ambiguous || has_key_twin(operation, &doc) {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -294,6 +304,18 @@ impl<R> Select<R> {
             }
             would = Some(refusal.code());
         }
+        let is_decided_by_twins = live.snapshot.find_tool(call.name()).is_some_and(|group| {
+            group.operations.iter().any(|served| served.operation.class.is_write())
+                && group
+                    .operations
+                    .iter()
+                    .flat_map(|served| &served.operation.conditions)
+                    .filter_map(|condition| request_place(&condition.path))
+                    .any(|(_, names)| has_case_twin(call.arguments(), &names))
+        });
+        if is_decided_by_twins && chosen.mode == Mode::Enforce {
+            return Err(refused(&chosen, Refusal::AmbiguousMember));
+        }
         if chosen.class == Class::Read {
             self.count(&permit, Class::Read);
             let Chosen { served, metrics, .. } = chosen;
@@ -331,7 +353,9 @@ impl<R> Select<R> {
         }
         let is_ambiguous =
             readers(operation).any(|(_, names)| has_case_twin(call.arguments(), &names));
-        if is_ambiguous {
+        let has_key_twin = matches!(&operation.carrier.place, Place::Argument(name)
+            if call.arguments().has_twin(name));
+        if is_ambiguous || has_key_twin {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -346,6 +370,7 @@ impl<R> Select<R> {
         }
         let digest_of = |rounds| {
             RequestDigest::tool(
+                head.uri.path_and_query().map_or("/", |target| target.as_str()),
                 call.name(),
                 &head.headers,
                 &operation.vary_on,
@@ -590,16 +615,19 @@ impl<R> Select<R> {
         }
     }
 
-    async fn collect(&self, body: Body, limit: usize) -> Result<Collected, Box<Refused>> {
+    async fn collect(&self, head: &Head, body: Body, limit: usize) -> Result<Collected, Refusal> {
+        use http_body::Body as _;
+        if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+            turn_away(head, body).await;
+            return Err(Refusal::BodyTooLarge(limit));
+        }
         let idle = self.shared.settings.limits.request_idle;
         let collected = payload::collect(body, limit, &self.shared.budget, idle).await;
-        collected.map_err(|error| {
-            Box::<Refused>::from(match error {
-                CollectError::Broken(_) => Refusal::BodyBroken,
-                CollectError::Budget => Refusal::Overloaded,
-                CollectError::Idle => Refusal::BodySlow,
-                CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
-            })
+        collected.map_err(|error| match error {
+            CollectError::Broken(_) => Refusal::BodyBroken,
+            CollectError::Budget => Refusal::Overloaded,
+            CollectError::Idle => Refusal::BodySlow,
+            CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
         })
     }
 }
@@ -612,11 +640,50 @@ async fn turn_away(head: &Head, body: Body) {
     }
 }
 
-/// What is read of a body that is not wanted: a usual request's, and no more.
-const TURNED_AWAY_BYTES: usize = 64 * 1024;
+/// What is read of a body that is not wanted: what a client sends before it looks for an answer, and no
+/// more.
+const TURNED_AWAY_BYTES: usize = 16 * 1024 * 1024;
 
 /// How long it is waited for.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
+
+/// A refusal before a call was matched to one operation, with what is known: its operation where the
+/// target has only one.
+fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
+    let mut operations = groups.iter().flat_map(|group| &group.operations);
+    let (Some(served), None) = (operations.next(), operations.next()) else {
+        return refusal.into();
+    };
+    let operation = &served.operation;
+    let mut report = Report::new(operation.class, operation.id.clone());
+    report.refused = Some(refusal.code().into());
+    Box::new(Refused {
+        refusal,
+        report: Some(report),
+        metrics: live.metrics(served),
+        class: operation.class,
+        question: None,
+    })
+}
+
+/// Whether a condition reads what two readers resolve differently, at a target that may be a write.
+fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
+    let operations = || groups.iter().flat_map(|group| &group.operations);
+    operations().any(|served| served.operation.class.is_write())
+        && operations()
+            .flat_map(|served| &served.operation.conditions)
+            .filter_map(|condition| request_place(&condition.path))
+            .any(|(section, names)| doc.is_ambiguous(&section, &names))
+}
+
+/// Whether there is a member beside the carrier's place that a laxer upstream takes for the key.
+fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
+    match &operation.carrier.place {
+        Place::BodyPointer { pointer, .. } => doc.has_twin("body", pointer.tokens()),
+        Place::Query(name) => doc.has_twin("query", std::slice::from_ref(name)),
+        Place::Argument(_) | Place::Header(_) | Place::Unsupported => false,
+    }
+}
 
 fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
     let mut report = Report::new(chosen.class, chosen.served.operation.id.clone());

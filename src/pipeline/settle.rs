@@ -25,7 +25,7 @@ use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
 use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
-use crate::contract::json::Doc;
+use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
@@ -206,16 +206,29 @@ impl About {
             };
             return stream::read_answer(parts, body, watched);
         }
+        let in_header = |mut parts: Parts| {
+            let name = shared.settings.report_header.clone();
+            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
+            parts
+        };
         if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
-            return Response::from_parts(parts, body);
+            return Response::from_parts(in_header(parts), body);
         }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
-            Prefix::Partial { body, .. } => Response::from_parts(parts, body),
+            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = mcp_answer::Answer::read(parts.status.as_u16(), bytes, id);
-                spliced(parts, &answer, &report, reports, collected)
+                let is_unread = matches!(
+                    answer.kind(),
+                    mcp_answer::Kind::Unreadable(_) | mcp_answer::Kind::WrongId { .. }
+                );
+                // A report in there would pass as ours to a laxer reader.
+                if is_unread && stream::names(collected.bytes(), "effect") {
+                    return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
+                }
+                spliced(shared, parts, &answer, &report, reports, collected)
             }
         }
     }
@@ -373,7 +386,8 @@ impl Case {
                 }
                 let report = self.settle_tool(&answer, &parts.headers);
                 let reports = self.shared.settings.mcp.reports;
-                let response = spliced(parts, &answer, &report, reports, collected);
+                let shared = &self.shared;
+                let response = spliced(shared, parts, &answer, &report, reports, collected);
                 self.reply(response, None, elapsed).into()
             }
             Prefix::Partial { body, why } => match why {
@@ -386,8 +400,8 @@ impl Case {
                 Partial::Budget | Partial::TooLarge => {
                     let dispatched = Dispatched::lost(Cause::Unreadable);
                     let conclusion = conclude(self.as_ref(), &dispatched, None);
-                    self.finish(&conclusion, None);
-                    self.reply(Response::from_parts(parts, body), None, elapsed).into()
+                    let report = self.finish(&conclusion, None).to_header(MAX_HEADER);
+                    self.reply(Response::from_parts(parts, body), Some(report), elapsed).into()
                 }
             },
         }
@@ -834,6 +848,7 @@ pub fn json_response(text: String) -> Response<Body> {
 
 /// An answer with the report spliced in; every other byte as it came.
 fn spliced(
+    shared: &Shared,
     mut parts: Parts,
     answer: &mcp_answer::Answer,
     report: &str,
@@ -843,6 +858,13 @@ fn spliced(
     let spliced = answer.with_report_as(report, reports);
     if let Some(reason) = spliced.unplaced {
         tracing::debug!(reason, "the report could not be put into the answer");
+        let mut ascii = String::with_capacity(report.len());
+        write_ascii(report, &mut ascii);
+        if ascii.len() <= MAX_HEADER
+            && let Ok(value) = HeaderValue::try_from(ascii)
+        {
+            parts.headers.insert(shared.settings.report_header.clone(), value);
+        }
     } else {
         void_old_body(&mut parts.headers);
     }

@@ -23,6 +23,7 @@ use http_body::{Body as _, Frame as BodyFrame, SizeHint};
 
 use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
+use crate::contract::json::Doc;
 use crate::mcp::answer::{Answer, Reports};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sse::{Frame, Splitter, event};
@@ -90,15 +91,52 @@ pub struct Watched {
 }
 
 struct OneAnswer {
+    id: Id,
     watched: Option<Watched>,
     has_event_id: bool,
+    /// An event that may have been the answer passed, and could not be read.
+    has_passed_unread: bool,
+}
+
+impl OneAnswer {
+    fn new(watched: Watched) -> Self {
+        let id = watched.id.clone();
+        Self { id, watched: Some(watched), has_event_id: false, has_passed_unread: false }
+    }
+}
+
+/// Whether data that is no strict JSON may be read as an answer by a laxer reader.
+fn may_be_an_answer(data: &[u8]) -> bool {
+    names(data, "result") || names(data, "error")
+}
+
+/// Whether a text may name this member, spelt plainly or with escapes.
+pub fn names(data: &[u8], name: &str) -> bool {
+    let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
+    has(name.as_bytes()) || has(b"\\u00")
 }
 
 impl Watch for OneAnswer {
     fn frame(&mut self, frame: Frame) -> Bytes {
         self.has_event_id = self.has_event_id || frame.event_id().is_some();
-        let answer = self.watched.as_ref().and_then(|watched| frame.answer_to(&watched.id));
+        let answer = frame.answer_to(&self.id);
+        if answer.is_none()
+            && let Some(data) = frame.data()
+            && Doc::parse(data.clone()).is_err()
+            && may_be_an_answer(&data)
+        {
+            if !names(&data, "effect") {
+                self.has_passed_unread = true;
+                return frame.into_raw();
+            }
+            // A report in there would pass as ours to a laxer reader.
+            let ended = Ended { is_timeout: false, has_event_id: false };
+            let ours = self.watched.take().and_then(|watched| (watched.at_end)(ended));
+            return ours.map_or_else(Bytes::new, |message| frame.with_data(&message));
+        }
         match (answer, self.watched.take()) {
+            // A call has one answer; another one under its id is nobody's.
+            (Some(_), None) => Bytes::new(),
             (Some(answer), Some(watched)) => {
                 rewritten(frame, (watched.at_answer)(&answer, self.has_event_id).apply(&answer))
             }
@@ -115,7 +153,9 @@ impl Watch for OneAnswer {
 
     fn end(&mut self, ended: Ended) -> Option<Bytes> {
         let watched = self.watched.take()?;
-        (watched.at_end)(ended).map(|message| event(&message))
+        let ours = (watched.at_end)(ended).map(|message| event(&message));
+        // Two answers under one id would contradict each other.
+        ours.filter(|_| !self.has_passed_unread)
     }
 }
 
@@ -156,6 +196,8 @@ impl Rewriter {
     /// client in spite of an error: it has its answer, or ours in its place.
     fn end(&mut self, error: Option<&BodyError>, out: &mut VecDeque<Bytes>) -> bool {
         let splitter = std::mem::take(&mut self.splitter);
+        // What was too large to look into may have been the answer.
+        let is_blind = splitter.is_blind();
         if let Some(frame) = splitter.finish() {
             let piece = self.frame(frame);
             out.push_back(piece);
@@ -163,6 +205,7 @@ impl Rewriter {
         let was_answered = self.is_answered();
         let is_timeout = matches!(error, Some(BodyError::Idle | BodyError::Total));
         let ours = self.watch.end(Ended { is_timeout, has_event_id: self.has_event_id });
+        let ours = ours.filter(|_| !is_blind);
         let is_whole = was_answered || ours.is_some();
         out.extend(ours);
         is_whole
@@ -182,7 +225,7 @@ fn stream_head(mut parts: Parts) -> Parts {
 
 /// A stream with one answer that is rewritten where it is read.
 pub fn read_answer(parts: Parts, body: Body, watched: Watched) -> Response<Body> {
-    let watch = OneAnswer { watched: Some(watched), has_event_id: false };
+    let watch = OneAnswer::new(watched);
     watched_stream(stream_head(parts), body, Box::new(watch), None)
 }
 
@@ -272,7 +315,7 @@ pub fn write_answer(parts: Parts, body: Body, watched: Watched) -> (Response<Bod
     let (sender, receiver) = Body::channel(CHANNEL);
     let pump = async move {
         let mut body = body;
-        let watch = OneAnswer { watched: Some(watched), has_event_id: false };
+        let watch = OneAnswer::new(watched);
         let mut rewriter = Rewriter::new(Box::new(watch));
         let mut out = VecDeque::new();
         let mut sender = Some(sender);

@@ -43,7 +43,8 @@ fn chosen(snapshot: &Snapshot, method: &str, path: &str, body: &str) -> String {
     let found = snapshot.find_http(&method.parse().unwrap(), path);
     let head = Doc::parse(r#"{"path":{},"query":{},"header":{}}"#.to_owned()).unwrap();
     let body = (!body.is_empty()).then(|| Doc::parse(body.to_owned()).unwrap());
-    let request = Request::Http { head: head.root(), body: body.as_ref().map(Doc::root) };
+    let request =
+        Request::Http { head: head.root(), body: body.as_ref().map(Doc::root), is_opaque: false };
     described(policy::choose(&found, &Scope { request, response: None, key: None }))
 }
 

@@ -12,6 +12,8 @@ mod support;
 
 /// Tools called over plain HTTP.
 mod bridge;
+/// What an adversary found.
+mod broken;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.
