@@ -24,7 +24,7 @@ mod commands;
 mod crash;
 /// The guided run of the binary.
 mod demo;
-/// The shipped policies.
+/// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
@@ -48,6 +48,8 @@ mod mcp_list;
 mod mcp_rounds;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
+/// The policies for real APIs.
+mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub struct Sidecar {
 /// How a sidecar is made.
 pub struct Setup {
     pub policy: String,
+    /// A folder of policy files and catalogs, instead of `policy`.
+    pub folder: Option<PathBuf>,
     pub mode: Mode,
     pub timeouts: Timeouts,
     pub limits: Limits,
@@ -53,6 +55,7 @@ impl Setup {
         let long = Duration::from_secs(60);
         Self {
             policy: policy.to_owned(),
+            folder: None,
             mode: Mode::Enforce,
             timeouts: Timeouts { connect: long, head: long, idle: long, total: long },
             limits: Limits {
@@ -66,6 +69,11 @@ impl Setup {
             mcp: McpSettings::default(),
             delivered_after: long,
         }
+    }
+
+    /// Serves a folder of policies.
+    pub fn of_folder(folder: &Path) -> Self {
+        Self { folder: Some(folder.to_owned()), ..Self::new("") }
     }
 
     /// A clock that the test moves.
@@ -84,7 +92,10 @@ impl Setup {
         let ledger_path = directory.path().join("ledger.db");
         let (store, _) = Embedded::open(&ledger_path, Options::default(), 0).unwrap();
         let ledger = Ledger::Embedded(store);
-        let compiled = policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]);
+        let compiled = match &self.folder {
+            Some(folder) => policy::load(folder),
+            None => policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]),
+        };
         assert!(!compiled.has_errors(), "{}", compiled.human());
         let metrics = Metrics::new().unwrap();
         let live = Live::new(compiled.snapshot.unwrap(), &metrics);
