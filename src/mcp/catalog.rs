@@ -133,7 +133,8 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Caller {
-    tools: HashMap<String, Arc<Tool>>,
+    /// Each with when it was seen.
+    tools: HashMap<String, (Arc<Tool>, Instant)>,
     used: u64,
     /// When its list was asked for last, by us.
     asked: Option<Instant>,
@@ -141,14 +142,14 @@ struct Caller {
 
 impl Catalog {
     /// Takes one page of a list: the `result` of `tools/list`.
-    pub fn learn(&self, caller: &Arc<str>, result: Value<'_>) {
+    pub fn learn(&self, caller: &Arc<str>, result: Value<'_>, now: Instant) {
         let Some(tools) = result.get("tools") else { return };
         let seen: Vec<(String, Tool)> = tools.elements().filter_map(Tool::read).collect();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let table = inner.table(caller);
         for (name, tool) in seen {
             if table.tools.len() < MAX_TOOLS || table.tools.contains_key(&name) {
-                table.tools.insert(name, Arc::new(tool));
+                table.tools.insert(name, (Arc::new(tool), now));
             }
         }
     }
@@ -170,13 +171,18 @@ impl Catalog {
         inner.callers.get(caller).is_some_and(|table| !table.tools.is_empty())
     }
 
-    /// A tool as this caller was shown it last.
-    pub fn tool(&self, caller: &str, name: &str) -> Option<Arc<Tool>> {
+    /// The upstream says that its tools changed: what was listed counts as old.
+    pub fn forget(&self, caller: &str) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).callers.remove(caller);
+    }
+
+    /// A tool as this caller was shown it last, and when that was.
+    pub fn tool(&self, caller: &str, name: &str) -> Option<(Arc<Tool>, Instant)> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let used = inner.next_tick();
         let table = inner.callers.get_mut(caller)?;
         table.used = used;
-        table.tools.get(name).map(Arc::clone)
+        table.tools.get(name).cloned()
     }
 }
 
@@ -237,9 +243,9 @@ mod tests {
         let catalog = Catalog::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let doc = page(r#"{"tools":[{"name":"t","inputSchema":{"properties":{"confirm":{}}}}]}"#);
-        catalog.learn(&a, doc.root());
+        catalog.learn(&a, doc.root(), Instant::now());
 
-        assert!(catalog.tool(&a, "t").unwrap().has_confirm);
+        assert!(catalog.tool(&a, "t").unwrap().0.has_confirm);
         assert!(catalog.tool(&a, "u").is_none());
         assert!(catalog.tool(&b, "t").is_none());
     }
@@ -251,7 +257,7 @@ mod tests {
         let names: Vec<Arc<str>> =
             (0..=MAX_CALLERS).map(|caller| Arc::from(format!("{caller}"))).collect();
         for name in &names {
-            catalog.learn(name, doc.root());
+            catalog.learn(name, doc.root(), Instant::now());
             assert!(catalog.tool("0", "t").is_some());
         }
         assert!(catalog.tool("1", "t").is_none());

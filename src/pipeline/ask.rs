@@ -8,6 +8,7 @@
 //! Limits: [`MAX_PAGES`] pages; a caller's list is not asked for again within [`RESTS`] after it was
 //! asked for in vain.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 
-use super::Shared;
+use super::{McpState, Shared};
 use crate::call::payload::{Body, Prefix, collect_prefix};
 use crate::call::{Head, Principal};
 use crate::contract::json::{Value, write_string};
@@ -31,6 +32,9 @@ use crate::upstream::{Clocks, Sent, Upstream};
 
 /// The pages of a list that are read.
 pub const MAX_PAGES: usize = 64;
+
+/// How long what was listed counts; then it is asked for again.
+pub const COUNTS: Duration = Duration::from_secs(5 * 60);
 
 /// How long a list that could not be had is not asked for again.
 pub const RESTS: Duration = Duration::from_secs(5);
@@ -71,10 +75,49 @@ impl Ask {
         principal: &Principal,
         name: &str,
     ) -> Option<Arc<Tool>> {
-        let catalog = &self.shared.mcp.catalog;
-        if let Some(tool) = catalog.tool(&principal.id, name) {
+        if let Some(tool) = self.known(principal, name) {
             return Some(tool);
         }
+        // Boxed, or every call's future would have room for this rare one.
+        Box::pin(self.learn_tool(head, call, principal, name)).await
+    }
+
+    /// A tool that was listed not too long ago.
+    fn known(&self, principal: &Principal, name: &str) -> Option<Arc<Tool>> {
+        let (tool, seen) = self.shared.mcp.catalog.tool(&principal.id, name)?;
+        let now = self.shared.clock.instant();
+        (now.saturating_duration_since(seen) < COUNTS).then_some(tool)
+    }
+
+    async fn learn_tool(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        principal: &Principal,
+        name: &str,
+    ) -> Option<Arc<Tool>> {
+        let McpState { asking, catalog, .. } = &self.shared.mcp;
+        let mut hasher = DefaultHasher::new();
+        principal.id.hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % 16).unwrap_or(0);
+        // One at a time for each caller; the others find what the first has learnt.
+        let _turn = match asking.get(place) {
+            Some(asking) => Some(asking.lock().await),
+            None => None,
+        };
+        if let Some(tool) = self.known(principal, name) {
+            return Some(tool);
+        }
+        let known = catalog.tool(&principal.id, name);
+        let is_learnt = self.learn(head, call, principal).await.is_some();
+        // An upstream that does not list its tools right now has not changed them as far as is known.
+        let learnt = if is_learnt { catalog.tool(&principal.id, name) } else { known };
+        learnt.map(|(tool, _)| tool)
+    }
+
+    /// Asks for all pages of a caller's list.
+    async fn learn(&self, head: &Head, call: &ToolCall, principal: &Principal) -> Option<()> {
+        let catalog = &self.shared.mcp.catalog;
         let now = self.shared.clock.instant();
         if !catalog.may_ask(&principal.id, now, RESTS) {
             return None;
@@ -83,13 +126,13 @@ impl Ask {
         for _ in 0..MAX_PAGES {
             let answer = self.page(head, call, cursor.as_deref()).await?;
             let result = answer.result()?;
-            catalog.learn(&principal.id, result);
+            catalog.learn(&principal.id, result, now);
             cursor = result.get("nextCursor").and_then(Value::as_str).map(|text| text.into_owned());
             if cursor.is_none() {
                 break;
             }
         }
-        catalog.tool(&principal.id, name)
+        Some(())
     }
 
     async fn page(&self, head: &Head, call: &ToolCall, cursor: Option<&str>) -> Option<Answer> {

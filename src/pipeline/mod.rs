@@ -148,6 +148,8 @@ impl Default for McpSettings {
 pub struct McpState {
     /// Tools, as callers were shown them.
     pub catalog: Catalog,
+    /// Whoever asks for a caller's list holds one of these: the next one finds it learnt.
+    pub asking: [tokio::sync::Mutex<()>; 16],
     /// What the clients of sessions can do.
     pub sessions: Sessions,
     /// Calls whose answer comes elsewhere.

@@ -235,6 +235,7 @@ mod tests {
         Asked {
             id: &operation.id,
             operation,
+            continues: None,
             class: operation.class,
             digest: Digest([1; 32]),
             has_key,
@@ -285,9 +286,11 @@ mod tests {
         let asked = asked(&operation, true);
         let rerun = Standing { rerun: Some(entry(7)), ..Standing::default() };
         let unkept = Prior { is_answer_kept: false, ..prior(7, State::Accepted) };
+        let unseen = Prior { is_answer_kept: false, ..prior(7, State::Waiting) };
         let cases = [
             (prior(7, State::Begun), Judgement::Refuse(Refusal::InFlight(entry(7)))),
-            (prior(7, State::Waiting), Judgement::Refuse(Refusal::InFlight(entry(7)))),
+            (prior(7, State::Waiting), Judgement::Replay(entry(7))),
+            (unseen, Judgement::Refuse(Refusal::InFlight(entry(7)))),
             (prior(7, State::Accepted), Judgement::Replay(entry(7))),
             (unkept, Judgement::Refuse(Refusal::AnswerNotKept(entry(7)))),
             (prior(7, State::Undone), Judgement::Refuse(Refusal::Undone(entry(7)))),
@@ -391,6 +394,27 @@ mod tests {
             panic!("a reversible one goes through");
         };
         assert_eq!((through.because, through.repeats), (None, Some(entry(7))));
+    }
+
+    #[test]
+    fn mcp_35_a_further_round_goes_on_with_its_own_entry_only() {
+        let operation = operation(Class::Irreversible);
+        let round = |number| Asked { continues: Some(entry(number)), ..asked(&operation, false) };
+        let own = Standing { rerun: Some(entry(7)), is_round: true, ..Standing::default() };
+        let waiting = prior(7, State::Waiting);
+
+        assert_eq!(judge(&round(7), &digest(waiting.clone())), Judgement::Go(own.clone()));
+        assert_eq!(judge(&round(7), &key(waiting.clone())), Judgement::Go(own));
+        let in_flight = Judgement::Refuse(Refusal::InFlight(entry(7)));
+        assert_eq!(judge(&round(8), &digest(waiting)), in_flight);
+        assert_eq!(judge(&round(7), &digest(prior(7, State::Begun))), in_flight);
+        let over = judge(&round(7), &digest(prior(7, State::Accepted)));
+        assert!(matches!(over, Judgement::Go(standing) if !standing.is_round));
+
+        let visited = Prior { cause: Some(Cause::UrlElicitation), ..prior(7, State::Waiting) };
+        let again = Standing { rerun: Some(entry(7)), ..Standing::default() };
+        let asked = asked(&operation, false);
+        assert_eq!(judge(&asked, &digest(visited)), Judgement::Go(again));
     }
 
     #[test]

@@ -43,6 +43,7 @@ use crate::upstream::{LostReason, Sent};
 use notice::Notice;
 pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
+pub use waiting::rearm;
 
 /// See the module's page.
 #[derive(Clone, Debug)]
@@ -668,6 +669,15 @@ pub fn finish_panicked(shared: &Shared, identity: Identity) {
     };
     let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
     let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
+    let _kept = shared.ledger.finish(finish);
+}
+
+/// An entry waited for something that did not come in time.
+fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
+    let identity = Identity { entry, attempt, is_unrecorded: false };
+    let now_ms = shared.clock.now_ms();
+    let finish =
+        bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
     let _kept = shared.ledger.finish(finish);
 }
 

@@ -80,12 +80,15 @@ pub trait Watch: Send + Sync + 'static {
     fn end(&mut self, ended: Ended) -> Option<Bytes>;
 }
 
+/// What is done with an answer.
+pub type AtAnswer = Box<dyn FnOnce(&Answer, bool) -> Rewrite + Send + Sync>;
+
 /// What is done with the one answer of a call's stream.
 pub struct Watched {
     /// The id of the call.
     pub id: Id,
     /// Settles the answer; the flag says whether the stream has event ids.
-    pub at_answer: Box<dyn FnOnce(&Answer, bool) -> Rewrite + Send + Sync>,
+    pub at_answer: AtAnswer,
     /// Settles a stream that ended without the answer, and gives our message if one is called for.
     pub at_end: Box<dyn FnOnce(Ended) -> Option<String> + Send + Sync>,
 }

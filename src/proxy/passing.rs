@@ -259,7 +259,7 @@ async fn observed(
 /// A page of tools with what the policy says of them.
 fn decorated(shared: &Shared, live: &Live, principal: &Principal, answer: &Answer) -> Rewrite {
     let Some(result) = answer.result() else { return Rewrite::Keep };
-    shared.mcp.catalog.learn(&principal.id, result);
+    shared.mcp.catalog.learn(&principal.id, result, shared.clock.instant());
     let edits = decorate(result, |tool| {
         let name = tool.get("name")?.as_str()?;
         let group = live.snapshot.find_tool(&name)?;
@@ -341,7 +341,7 @@ impl Standing {
     fn message(&self, data: &Bytes) -> Option<Bytes> {
         let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
         // Most events concern nobody; a name may be spelt with escapes.
-        if !["\"result\"", "\"error\"", "notifications/tasks", "\\u"]
+        if !["\"result\"", "\"error\"", "notifications/t", "\\u"]
             .iter()
             .any(|needle| has(needle.as_bytes()))
         {
@@ -351,6 +351,9 @@ impl Standing {
         let root = doc.root();
         let elsewhere = &self.shared.mcp.elsewhere;
         if let Some(method) = root.get("method").and_then(Value::as_str) {
+            if method == "notifications/tools/list_changed" {
+                self.shared.mcp.catalog.forget(&self.principal.id);
+            }
             let is_news = ["notifications/tasks", "notifications/tasks/status"].contains(&&*method);
             let params = root.get("params").filter(|_| is_news)?;
             let mut edits = Edits::new();

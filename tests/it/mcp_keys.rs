@@ -115,3 +115,28 @@ fn mcp_39_what_becomes_of_an_upstreams_report_is_the_operators_choice() {
         }
     }
 }
+
+#[test]
+fn callers_that_come_together_ask_for_the_list_once() {
+    let upstream = upstream(false);
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let threads: Vec<_> = (0..6)
+        .map(|number| {
+            let mut agent = sidecar.agent();
+            std::thread::spawn(move || {
+                let arguments = json!({"to": number.to_string()});
+                let params =
+                    json!({"name": "send_mail", "arguments": arguments, "_meta": modern(false)});
+                post_modern(&mut agent, "1", params).json()
+            })
+        })
+        .collect();
+
+    for thread in threads {
+        let answer = thread.join().unwrap();
+        assert_eq!(answer["result"]["_meta"]["effect"]["outcome"], "accepted", "{answer}");
+    }
+    let received = upstream.received();
+    let listed = received.iter().filter(|r| r.header("mcp-method") == Some("tools/list"));
+    assert_eq!(listed.count(), 2, "both pages once");
+}

@@ -260,3 +260,20 @@ fn d14_a_cancelled_call_is_never_said_not_to_have_happened() {
     assert_eq!(envelope(&answer["result"])["error"]["code"], "outcome_unknown");
     sidecar.wait_entries(&[("unknown", "truncated_body")]);
 }
+
+#[test]
+fn what_waited_when_a_process_ended_is_unknown_in_time() {
+    let upstream = upstream();
+    let (setup, hand) = crate::support::sidecar::Setup::new(POLICY).manual_clock();
+    let sidecar = setup.start(&upstream);
+    post(&mut sidecar.agent(), &call("1", "job", json!({}), None));
+    sidecar.wait_entries(&[("waiting", "task")]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+
+    runtime.block_on(takeback::pipeline::settle::rearm(&sidecar.shared));
+    assert_eq!(sidecar.entries(), [("waiting".to_owned(), "task".to_owned())]);
+    hand.advance(std::time::Duration::from_secs(60 * 60));
+    runtime.block_on(takeback::pipeline::settle::rearm(&sidecar.shared));
+
+    sidecar.wait_entries(&[("unknown", "timeout")]);
+}

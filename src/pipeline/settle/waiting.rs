@@ -10,6 +10,7 @@ use crate::ledger::Cause;
 use crate::mcp::answer::{Answer, Kind};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sessions::SessionKey;
+use crate::pipeline::Shared;
 use crate::pipeline::elsewhere::{Ending, Parked, TaskKey};
 
 /// How long a client is waited for: to fetch an answer, or for its next round.
@@ -61,6 +62,44 @@ pub(super) fn park(case: &Arc<Case>, answer: &Answer, headers: &HeaderMap) {
             at_end();
         }
     });
+}
+
+/// Entries that are taken up again at most.
+const MAX_REARMED: usize = 8192;
+
+/// Takes up the entries that waited when an earlier process ended: nobody can settle them with an
+/// answer any more, but a client's next round may still come; what does not end in time is unknown.
+pub async fn rearm(shared: &Arc<Shared>) {
+    let records = match shared.ledger.waiting(MAX_REARMED).await {
+        Ok(records) => records,
+        Err(error) => {
+            tracing::warn!(%error, "entries that wait could not be read: they wait on");
+            return;
+        }
+    };
+    for record in records {
+        let prior = record.prior;
+        let wait = if prior.cause == Some(Cause::Task) { TASK } else { CLIENT };
+        let since_ms = prior.finished_ms.unwrap_or(prior.began_ms);
+        let passed_ms = shared.clock.now_ms().saturating_sub(since_ms);
+        let passed = Duration::from_millis(u64::try_from(passed_ms).unwrap_or(0));
+        let (entry, attempt) = (prior.entry, prior.attempt);
+        let finisher = Arc::clone(shared);
+        let at_end = Box::new(move || super::finish_expired(&finisher, entry, attempt));
+        let left = wait.saturating_sub(passed);
+        if left.is_zero() {
+            at_end();
+            continue;
+        }
+        shared.mcp.elsewhere.park_entry(entry, attempt, at_end);
+        let waiter = Arc::clone(shared);
+        let _detached = shared.tasks.spawn_background("waiting entry", async move {
+            tokio::time::sleep(left).await;
+            if let Some(at_end) = waiter.mcp.elsewhere.expire_entry(entry, attempt) {
+                at_end();
+            }
+        });
+    }
 }
 
 fn parked(case: &Arc<Case>, headers: HeaderMap) -> Parked {
