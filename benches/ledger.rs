@@ -6,7 +6,7 @@
 //!
 //! Two limits, hand-written here: one caller appending a record and flushing it (`fdatasync`), and
 //! 64 callers whose records one thread appends and flushes together. Each round runs the limit and
-//! the ledger one after the other in the same folder; the medians of the rounds' ratios are printed.
+//! the ledger in the same folder, by turns; the medians of the rounds' ratios are printed.
 //! With `--entries`, the ledger is filled first and the rate at 64 callers compared with an empty
 //! one. Set `TMPDIR` to choose the file system.
 

@@ -2,8 +2,6 @@
 //!
 //! The fuzz targets and `tests/it/fuzzed.rs` both call these, so that CI and the fuzzer try the same.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use takeback::call::digest::{BodyForm, RequestDigest};
@@ -18,7 +16,7 @@ use takeback::http::headers::{REPORT, sift, sift_answer};
 use takeback::http::{decode, target};
 use takeback::mcp::Era;
 use takeback::mcp::jsonrpc::{Id, Message};
-use takeback::mcp::request::{Changes, ToolCall};
+use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
 use takeback::pipeline::confirmation::{Binding, PREFIX, Sealer};
 use takeback::policy;
@@ -155,7 +153,7 @@ pub fn message(bytes: &[u8]) {
     let again = Message::read(forwarded).expect("what is forwarded is a message");
     assert_eq!(again.id(), Some(call.id()));
     let mut canonical = Vec::new();
-    call.canonical_call(&["confirm"], &mut |part| canonical.extend_from_slice(part));
+    call.canonical_call(&["confirm"], Rounds::Count, &mut |part| canonical.extend_from_slice(part));
 }
 
 /// An event stream, cut anywhere: every byte comes out once and in order. The first byte says how it is
@@ -235,7 +233,7 @@ pub fn head(bytes: &[u8]) {
     *request.method_mut() = method.unwrap_or(Method::GET);
     *request.uri_mut() = uri.unwrap_or_default();
     *request.headers_mut() = headers;
-    let peer = IpAddr::from([127, 0, 0, 1]);
+    let peer = HeaderValue::from_static("127.0.0.1");
     let _decoded = decode::decode(request.into_parts().0, peer, &REPORT, "fuzzed");
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -88,6 +88,8 @@ pub struct Arrival {
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
+    /// Its IP address as a header's value.
+    pub forwarded: HeaderValue,
     /// Tells whether answers on this connection were delivered.
     pub delivery: DeliveryHandle,
 }

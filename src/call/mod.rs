@@ -7,10 +7,9 @@ pub mod digest;
 pub mod payload;
 pub mod refusal;
 
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use http::{HeaderMap, HeaderName, Method, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::contract::class::Mode;
 use crate::contract::key::Key;
@@ -44,7 +43,7 @@ impl std::fmt::Debug for Principal {
 
 /// What the caller asked of us rather than of the upstream. Taken out of the request; never
 /// forwarded under these names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Control {
     /// The caller's idempotency key.
     pub key: Option<Key>,
@@ -75,7 +74,7 @@ impl std::fmt::Debug for Confirmation {
 }
 
 /// The part of an HTTP request that is forwarded, with what is ours or of one hop taken out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Head {
     /// The method.
     pub method: Method,
@@ -86,9 +85,9 @@ pub struct Head {
     /// End-to-end headers.
     pub headers: HeaderMap,
     /// The authority that the caller named.
-    pub authority: Option<String>,
-    /// The peer's address.
-    pub peer: IpAddr,
+    pub authority: Option<HeaderValue>,
+    /// The peer's address, as it is forwarded.
+    pub peer: HeaderValue,
     /// What `Connection` named, and is gone: a carrier among it is refused (standards H-3).
     pub nominated: Vec<HeaderName>,
     /// It waits for `100 Continue` before it sends its body.

@@ -253,6 +253,16 @@ impl<'a> Value<'a> {
         self.members().find(|member| member.has_name(name)).map(|member| member.value)
     }
 
+    /// Whether an object has a member beside this name that a laxer reader takes for it: equal but for
+    /// case, or with a `[...]` after it.
+    pub fn has_twin(self, name: &str) -> bool {
+        let folded = name.to_lowercase();
+        self.members().any(|member| {
+            let other = member.name();
+            other != name && other.split('[').next().unwrap_or_default().to_lowercase() == folded
+        })
+    }
+
     /// The element of an array.
     pub fn at(self, position: usize) -> Option<Value<'a>> {
         self.elements().nth(position)

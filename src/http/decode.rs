@@ -4,10 +4,8 @@
 //! loop, headers. What depends on the operation (an encoded slash that it allows) is left to `select`
 //! as an [`Oddity`].
 
-use std::net::IpAddr;
-
 use http::request::Parts;
-use http::{HeaderName, Method, header};
+use http::{HeaderName, HeaderValue, Method, header};
 
 use super::headers::{self, Sifted};
 use super::target;
@@ -27,14 +25,14 @@ pub struct Decoded {
     pub stripped: u32,
 }
 
-/// Decodes a request's head.
+/// Decodes a request's head. `peer` is the address of who sent it.
 ///
 /// # Errors
 ///
 /// A refusal for what is malformed in any mode.
 pub fn decode(
     parts: Parts,
-    peer: IpAddr,
+    peer: HeaderValue,
     report: &HeaderName,
     pseudonym: &str,
 ) -> Result<Decoded, Refusal> {

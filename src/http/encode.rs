@@ -1,7 +1,5 @@
 //! A call into the request for the upstream, and the key into its place.
 
-use std::fmt::Write as _;
-
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
@@ -12,17 +10,48 @@ use crate::call::refusal::Refusal;
 use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
 use crate::contract::key::{Carrier, Key, KeyError, Place};
 
-/// Where requests go, as every request says it.
-#[derive(Clone, Copy, Debug)]
-pub struct Hop<'a> {
-    /// The upstream's authority.
-    pub authority: &'a str,
-    /// The path under which its own paths lie.
-    pub base: &'a str,
-    /// Our name in `Via`.
-    pub pseudonym: &'a str,
-    /// Headers that every request carries.
-    pub headers: &'a [(HeaderName, HeaderValue)],
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Where requests go, as every request says it; made once.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    base: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    host: Option<HeaderValue>,
+    /// For HTTP/1.0, HTTP/1.1 and HTTP/2.
+    via: [Option<HeaderValue>; 3],
+}
+
+impl Hop {
+    /// `authority` is the upstream's, `base` the path under which its own paths lie, `pseudonym` our
+    /// name in `Via`; every request carries `headers`.
+    pub fn new(
+        authority: &str,
+        base: &str,
+        pseudonym: &str,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Self {
+        let via = |version| HeaderValue::from_str(&format!("{version} {pseudonym}")).ok();
+        Self {
+            base: base.to_owned(),
+            headers: headers.to_vec(),
+            host: HeaderValue::from_str(authority).ok(),
+            via: [via("1.0"), via("1.1"), via("2.0")],
+        }
+    }
+
+    fn via(&self, version: Version) -> Option<&HeaderValue> {
+        let [http10, http11, http2] = &self.via;
+        let via = match version {
+            Version::HTTP_10 => http10,
+            Version::HTTP_2 => http2,
+            _ => http11,
+        };
+        via.as_ref()
+    }
 }
 
 /// The request head for the upstream: end-to-end headers, ours, and the target under the base path.
@@ -35,7 +64,7 @@ pub fn request_head(
     head: &Head,
     mut headers: HeaderMap,
     path_and_query: Option<&str>,
-    hop: Hop<'_>,
+    hop: &Hop,
 ) -> Result<http::request::Parts, Refusal> {
     let asked = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let asked = path_and_query.unwrap_or(asked);
@@ -45,30 +74,24 @@ pub fn request_head(
         PathAndQuery::try_from(format!("{}{asked}", hop.base)).ok()
     };
     let target = target.ok_or(Refusal::AmbiguousPath("no target"))?;
-    let mut via = String::with_capacity(hop.pseudonym.len().saturating_add(4));
-    let version = if head.version == Version::HTTP_2 {
-        "2.0"
-    } else if head.version == Version::HTTP_10 {
-        "1.0"
-    } else {
-        "1.1"
-    };
-    let _infallible = write!(via, "{version} {}", hop.pseudonym);
-    append(&mut headers, header::VIA, &via);
-    put(&mut headers, header::HOST, hop.authority);
-    // The peer is not a configured one, so what it says of others is not passed on (standards H-6).
-    for name in ["forwarded", "x-forwarded-port"] {
-        headers.remove(name);
+    if let Some(via) = hop.via(head.version) {
+        headers.append(header::VIA, via.clone());
     }
-    put(&mut headers, HeaderName::from_static("x-forwarded-for"), &head.peer.to_string());
-    put(&mut headers, HeaderName::from_static("x-forwarded-proto"), "http");
+    if let Some(host) = &hop.host {
+        headers.insert(header::HOST, host.clone());
+    }
+    // The peer is not a configured one, so what it says of others is not passed on (standards H-6).
+    headers.remove(header::FORWARDED);
+    headers.remove(FORWARDED_PORT);
+    headers.insert(FORWARDED_FOR, head.peer.clone());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
     if let Some(authority) = &head.authority {
-        put(&mut headers, HeaderName::from_static("x-forwarded-host"), authority);
+        headers.insert(FORWARDED_HOST, authority.clone());
     }
     if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         join_cookies(&mut headers);
     }
-    for (name, value) in hop.headers {
+    for (name, value) in &hop.headers {
         headers.insert(name.clone(), value.clone());
     }
     let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -88,18 +111,6 @@ fn join_cookies(headers: &mut HeaderMap) {
         .join(b"; ".as_slice());
     if let Ok(value) = HeaderValue::from_bytes(&joined) {
         headers.insert(header::COOKIE, value);
-    }
-}
-
-fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
-}
-
-fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.append(name, value);
     }
 }
 
@@ -296,7 +307,6 @@ pub fn mark_rewritten(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
 
     use http::Method;
 
@@ -309,8 +319,8 @@ mod tests {
             uri: target.parse().unwrap(),
             version: Version::HTTP_11,
             headers: HeaderMap::new(),
-            authority: Some("proxy:8080".to_owned()),
-            peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            authority: Some(HeaderValue::from_static("proxy:8080")),
+            peer: HeaderValue::from_static("127.0.0.1"),
             nominated: Vec::new(),
             expects_continue: false,
         }
@@ -331,14 +341,14 @@ mod tests {
 
     #[test]
     fn h_4_h_15_every_request_says_who_sends_it() {
-        let hop = Hop { authority: "up:1", base: "/api", pseudonym: "takeback-1", headers: &[] };
+        let hop = Hop::new("up:1", "/api", "takeback-1", &[]);
         let mut from = HeaderMap::new();
         from.insert(header::VIA, "1.0 fred".parse().unwrap());
         from.insert("x-forwarded-for", "6.6.6.6".parse().unwrap());
         from.append(header::COOKIE, "a=1".parse().unwrap());
         from.append(header::COOKIE, "b=2".parse().unwrap());
 
-        let parts = request_head(&head("/a?b=1"), from, None, hop).unwrap();
+        let parts = request_head(&head("/a?b=1"), from, None, &hop).unwrap();
 
         assert_eq!(parts.uri, "/api/a?b=1");
         let via: Vec<_> = parts.headers.get_all(header::VIA).iter().collect();

@@ -75,14 +75,16 @@ pub struct Sifted {
 pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refusal> {
     let mut sifted = Sifted::default();
     let mut has_hop = false;
+    let mut has_control = false;
+    let has_doubles = headers.len() > headers.keys_len();
     let mut reserved: Vec<HeaderName> = Vec::new();
     for name in headers.keys() {
         match class_of(name.as_str(), report) {
             NameClass::EndToEnd => {}
             NameClass::Hop => has_hop = true,
             NameClass::Single(word) => {
-                let mut values = headers.get_all(name).iter();
-                if values.next().is_some() && values.next().is_some() {
+                has_control |= word.starts_with("effect-") || word == "idempotency-key";
+                if has_doubles && headers.get_all(name).iter().nth(1).is_some() {
                     let refusal = Refusal::DuplicateHeader(word);
                     if matches!(word, "host" | "content-length" | "content-type") {
                         return Err(refusal);
@@ -112,7 +114,9 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
         }
         sifted.expects_continue = true;
     }
-    sifted.control = controls(headers)?;
+    if has_control {
+        sifted.control = controls(headers, &mut sifted.oddity)?;
+    }
     Ok(sifted)
 }
 
@@ -204,7 +208,9 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         "effect-task" => NameClass::Single("effect-task"),
         "host" => NameClass::Single("host"),
         "idempotency-key" => NameClass::Single("idempotency-key"),
-        "x-http-method" | "x-http-method-override" | "x-method-override" => NameClass::Override,
+        "x-forwarded-method" | "x-http-method" | "x-http-method-override" | "x-method-override" => {
+            NameClass::Override
+        }
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
         _ if is_credential(name) => NameClass::Single("a credential header"),
@@ -274,10 +280,15 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Reads the controls and takes out those that are only ours. `Idempotency-Key` stays where it is:
 /// whether it goes on is the carrier's business.
-fn controls(headers: &mut HeaderMap) -> Result<Control, Refusal> {
+fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Control, Refusal> {
     let mut control = Control::default();
     if let Some(value) = headers.get(&IDEMPOTENCY_KEY) {
-        control.key = Some(Key::from_header(value.as_bytes()).map_err(Refusal::InvalidKey)?);
+        match Key::from_header(value.as_bytes()) {
+            Ok(key) => control.key = Some(key),
+            Err(error) => {
+                oddity.get_or_insert(Refusal::InvalidKey(error));
+            }
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_CONFIRM) {
         control.confirm = Some(confirmation(&value)?);

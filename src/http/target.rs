@@ -5,7 +5,7 @@
 //! escapes) is refused rather than normalised: the quiet failure would be a write matched as a read
 //! (standards H-33; contract section 3.1).
 
-use http::{HeaderMap, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Uri, Version, header};
 
 use crate::call::Oddity;
 use crate::call::refusal::Refusal;
@@ -92,42 +92,60 @@ pub fn authority(
     uri: &Uri,
     headers: &HeaderMap,
     version: Version,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<HeaderValue>, Refusal> {
     let host = match headers.get(header::HOST) {
         Some(value) => {
             let host = value.to_str().map_err(|_| Refusal::Host("not readable"))?.trim();
-            let is_sound = host
-                .parse::<http::uri::Authority>()
-                .is_ok_and(|authority| !host.contains('@') && !authority.host().is_empty());
+            let is_sound = is_plain_authority(host)
+                || host
+                    .parse::<http::uri::Authority>()
+                    .is_ok_and(|authority| !host.contains('@') && !authority.host().is_empty());
             if !is_sound {
                 return Err(Refusal::Host("not a host"));
             }
-            Some(host)
+            Some((host, value))
         }
         None => None,
     };
+    let unreadable = |_| Refusal::Host("not readable");
     match (uri.authority(), host) {
         (Some(authority), _) if authority.as_str().contains('@') => {
             Err(Refusal::Host("user information in the target"))
         }
-        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(host) => {
+        (Some(authority), Some((host, _))) if !authority.as_str().eq_ignore_ascii_case(host) => {
             Err(Refusal::Host("`Host` differs from the target"))
         }
-        (Some(authority), _) => Ok(Some(authority.as_str().to_owned())),
-        (None, Some(host)) => Ok(Some(host.to_owned())),
+        (Some(authority), _) => {
+            HeaderValue::from_str(authority.as_str()).map(Some).map_err(unreadable)
+        }
+        (None, Some((_, value))) => Ok(Some(value.clone())),
         (None, None) if version == Version::HTTP_10 => Ok(None),
         (None, None) => Err(Refusal::Host("it is missing")),
     }
 }
+
+/// Whether this is a name or an IPv4 address, with a port or without: what nearly every host is, and
+/// what needs no parser to be one.
+fn is_plain_authority(host: &str) -> bool {
+    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+        && !port.is_empty()
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Names under which gateways take another method from a query.
+const OVERRIDES: [&str; 4] =
+    ["_method", "x-http-method", "x-http-method-override", "x-method-override"];
 
 /// Whether the query asks for another method (standards H-32).
 pub fn overrides_method(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
         query.split('&').any(|pair| {
             let name = pair.split('=').next().unwrap_or_default();
-            name.eq_ignore_ascii_case("_method")
-                || (name.contains('%')
-                    && decode(name).is_some_and(|name| name.eq_ignore_ascii_case(b"_method")))
+            decode(name).is_some_and(|name| {
+                OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+            })
         })
     })
 }
@@ -198,9 +216,12 @@ mod tests {
             }
             authority(&target.parse().unwrap(), &headers, version).map_err(|r| r.code())
         };
-        assert_eq!(name("/a", Some("h:1"), Version::HTTP_11), Ok(Some("h:1".to_owned())));
-        assert_eq!(name("http://h:1/a", Some("H:1"), Version::HTTP_11), Ok(Some("h:1".to_owned())));
-        assert_eq!(name("http://h/a", None, Version::HTTP_2), Ok(Some("h".to_owned())));
+        assert_eq!(name("/a", Some("h:1"), Version::HTTP_11), Ok(Some("h:1".parse().unwrap())));
+        assert_eq!(
+            name("http://h:1/a", Some("H:1"), Version::HTTP_11),
+            Ok(Some("h:1".parse().unwrap()))
+        );
+        assert_eq!(name("http://h/a", None, Version::HTTP_2), Ok(Some("h".parse().unwrap())));
         assert_eq!(name("/a", None, Version::HTTP_10), Ok(None));
         for (target, host) in [
             ("/a", None),

@@ -1,8 +1,9 @@
 //! The embedded store: one SQLite file, one thread that writes it.
 //!
-//! What a caller meets is [`Embedded`], a handle: it puts commands into the writer's queue and waits
-//! for the answer. The [writer] runs them in order, many to a commit; the [store] is the SQL, the
-//! [finder] the index for keys and digests, [file] what makes a path into a ledger.
+//! What a caller meets is [`Embedded`], a handle: it puts [commands](command) into the writer's
+//! queue and waits for the answer. The [writer] runs them in order, many to a commit; the [store] is
+//! the SQL, the [finder] the index for keys and digests, [the file](mod@file) what makes a path into
+//! a ledger.
 //!
 //! Limits: [`QUEUE`] commands wait in line, [`PENDING`] finishes and [`PENDING_BYTES`] of their
 //! answers wait for a commit; nothing waits longer than [`ANSWER_WITHIN`]. When the disk stands
@@ -261,6 +262,12 @@ impl Embedded {
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         self.read_beside(move |ledger| ledger.unknowns(limit)).await
+    }
+
+    pub(super) async fn waiting(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+        let state = Some(super::State::Waiting);
+        let filter = super::Filter { state, limit, ..super::Filter::default() };
+        self.read_beside(move |ledger| ledger.list(&filter)).await
     }
 
     pub(super) async fn counts(&self) -> Result<Counts, LedgerError> {

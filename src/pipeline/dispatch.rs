@@ -24,6 +24,8 @@ pub struct Dispatch {
     pub shared: Arc<Shared>,
     /// This worker's connections.
     pub upstream: Upstream,
+    /// What every request says.
+    pub hop: Arc<Hop>,
 }
 
 /// What came of a dispatch, and how long it took until the answer's head.
@@ -112,14 +114,7 @@ impl Dispatch {
                 Body::full(forwarded)
             }
         };
-        let settings = &self.shared.settings;
-        let hop = Hop {
-            authority: &settings.upstream_authority,
-            base: &settings.upstream_base,
-            pseudonym: &settings.pseudonym,
-            headers: &settings.upstream_headers,
-        };
-        let head = encode::request_head(&head, headers, None, hop)?;
+        let head = encode::request_head(&head, headers, None, &self.hop)?;
         Ok(Request::from_parts(head, body))
     }
 }

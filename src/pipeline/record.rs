@@ -16,7 +16,7 @@ use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Lane, Refused, Reply, Shared};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
@@ -75,20 +75,16 @@ pub struct Record {
 }
 
 impl Step for Record {
-    type In = Lane<Admitted>;
+    type In = Box<Admitted>;
     type Out = Attempt;
     type Below = Settled;
     type Answer = Answered;
 
     async fn step<N: Stage<Attempt, Answer = Settled>>(
         &self,
-        lane: Lane<Admitted>,
+        admitted: Box<Admitted>,
         next: Next<'_, N>,
     ) -> Answered {
-        let admitted = match lane {
-            Lane::Read(read) => return Ok(next.run(Attempt::Read(read)).await.reply),
-            Lane::Write(admitted) => *admitted,
-        };
         let write = &admitted.carried.fresh.write;
         is_still_the_rule(&self.shared.policies.load(), &admitted.carried)?;
         let known = WriteIdentity::of(write);
@@ -98,7 +94,7 @@ impl Step for Record {
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let task = async move {
-            let recorded = match begin(&shared, admitted, agent).await {
+            let recorded = match begin(&shared, *admitted, agent).await {
                 Ok(recorded) => recorded,
                 Err(early) => {
                     let _gone = answer.send(early);
@@ -149,9 +145,15 @@ fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<R
             .undeclared(write.transport(), write.class)
             .map(|(served, _)| served.operation.fingerprint),
     };
+    // A staged call is its draft's; it is promoted and discarded as the other operation says.
+    let is_staged_alike = write.staged_for.as_ref().is_none_or(|asked| {
+        let operation = &asked.served.operation;
+        let now = snapshot.operation(&operation.id).map(|served| served.operation.fingerprint);
+        now == Some(operation.fingerprint)
+    });
     let has_mode = write.operation().id.as_str() != "_undeclared"
         || current.undeclared_mode() == write.live.undeclared_mode();
-    if has_mode && fingerprint == Some(write.operation().fingerprint) {
+    if has_mode && is_staged_alike && fingerprint == Some(write.operation().fingerprint) {
         Ok(())
     } else {
         Err(write.refuse(Refusal::PolicyChanged))
@@ -187,7 +189,7 @@ async fn begin(
             transport: write.transport().as_str(),
             target: write.target(),
             task: write.control.task.clone(),
-            staged_for: None,
+            staged_for: write.staged_for.as_ref().map(|asked| asked.served.operation.id.clone()),
             ledger_id: carried.ledger_id.clone(),
             key_sent: carried.key.is_some(),
             lookup: lookup(&carried),
@@ -203,6 +205,10 @@ async fn begin(
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
+                if let Some(waiting) = fresh.standing.rerun {
+                    // The next round has come: nobody waits for it any more.
+                    shared.mcp.elsewhere.forget_entry(waiting);
+                }
                 let after_unknown = fresh.standing.after_unknown;
                 let undoes = undo_kind(shared, fresh.undoes).await;
                 let carried = Arc::new(carried);
@@ -268,8 +274,7 @@ async fn undo_kind(shared: &Shared, entry: Option<EntryId>) -> Option<UndoKind> 
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {
-    let fresh = &carried.fresh;
-    fresh.write.level.max(fresh.standing.level.unwrap_or(Level::None)) != Level::None
+    carried.fresh.level() != Level::None
 }
 
 /// The lookup as far as the request and the key can fill it: what is left when the answer is lost.

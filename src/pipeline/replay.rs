@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::repeat::{Asked, Judgement, Standing, judge};
 use super::step::{Next, Stage, Step};
-use super::{Answered, Fresh, Lane, Refused, Reply, Shared, Write};
+use super::{Answered, Fresh, Refused, Reply, Shared, Write};
 use crate::call::refusal::Refusal;
 use crate::contract::class::Mode;
 use crate::contract::key::EntryId;
@@ -23,20 +23,16 @@ pub struct Replay {
 }
 
 impl Step for Replay {
-    type In = Lane<Write>;
-    type Out = Lane<Fresh>;
+    type In = Box<Write>;
+    type Out = Box<Fresh>;
     type Below = Answered;
     type Answer = Answered;
 
-    async fn step<N: Stage<Lane<Fresh>, Answer = Answered>>(
+    async fn step<N: Stage<Box<Fresh>, Answer = Answered>>(
         &self,
-        lane: Lane<Write>,
+        mut write: Box<Write>,
         next: Next<'_, N>,
     ) -> Answered {
-        let mut write = match lane {
-            Lane::Read(read) => return next.run(Lane::Read(read)).await,
-            Lane::Write(write) => write,
-        };
         let priors = match self.shared.ledger.look(look(&write)).await {
             Ok(priors) => priors,
             Err(_) if write.mode == Mode::Observe => Priors::default(),
@@ -72,7 +68,7 @@ impl Step for Replay {
             standing,
             continued,
         };
-        next.run(Lane::Write(Box::new(fresh))).await
+        next.run(Box::new(fresh)).await
     }
 }
 
@@ -86,7 +82,7 @@ pub fn look(write: &Write) -> Look {
         key: write.control.key.clone(),
         digest: write.digest.whole,
         mark: write.digest.mark,
-        operation: write.operation().id.clone(),
+        operation: write.recorded_operation().clone(),
         staged: write.control.stage,
     }
 }
@@ -94,11 +90,13 @@ pub fn look(write: &Write) -> Look {
 /// What is judged.
 pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
     Asked {
+        id: write.recorded_operation(),
         operation: write.operation(),
         class: write.class,
         digest: write.digest.whole,
         has_key: write.control.key.is_some(),
         is_staged: write.control.stage,
+        continues: write.continues,
         now_ms,
     }
 }
@@ -133,5 +131,6 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         metrics: Arc::clone(&write.metrics),
         class: write.class,
         upstream: std::time::Duration::ZERO,
+        elsewhere: None,
     })
 }

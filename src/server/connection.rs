@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -85,7 +85,12 @@ where
 
     let shared = Arc::new(Shared::default());
     let state = Arc::new(State::default());
-    let peer = Peer { address, delivery: DeliveryHandle::new(Arc::clone(&shared)) };
+    let Ok(forwarded) = HeaderValue::from_maybe_shared(Bytes::from(address.ip().to_string()))
+    else {
+        return Ended::Closed;
+    };
+    let delivery = DeliveryHandle::new(Arc::clone(&shared));
+    let peer = Peer { address, forwarded, delivery };
     let io = Watched::new(stream, prefix, Arc::clone(&shared), Arc::clone(&state.has_read));
     let of_calls = Arc::clone(&state);
     let service = service_fn(move |request: Request<Incoming>| {

@@ -5,8 +5,8 @@
 //! costs more than everything else in a begin. Here a row's hashes are first kept in memory, and
 //! merged into the table `finder` in the order of their hashes, many rows to a page.
 //!
-//! - `fresh` takes the newest. At [`FRESH`] pairs it is sorted into `frozen`, which is merged slice by
-//!   slice in the transactions of later batches; only then `meta.indexed_to` advances.
+//! - `fresh` takes the newest. At [`FRESH`] pairs it is sorted into `frozen`, which is merged slice
+//!   by slice in the transactions of later batches; only then `meta.indexed_to` advances.
 //! - After a crash the pairs above `indexed_to` are read again from the entries themselves, at most
 //!   about twice [`FRESH`] of them. Merging twice does no harm.
 //! - A Bloom filter over the table's hashes answers most lookups of what was never there without a
@@ -31,8 +31,8 @@ const FRESH: usize = 229_376;
 /// does not wait for it.
 const SLICE: usize = 256;
 
-/// Pairs merged for each pair added, while there are frozen ones: above 1, so that `frozen` is empty
-/// long before `fresh` is full.
+/// Pairs merged for each pair added, while there are frozen ones: above 1, so that `frozen` is
+/// empty long before `fresh` is full.
 const PACE: usize = 2;
 
 /// Rows in one statement of a slice.

@@ -97,9 +97,9 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     })
 }
 
-/// The numbers that an entry with this id can have: 43 bits of its id's milliseconds, then the order
-/// of beginning within that millisecond. So entries lie in the order of their time, and are found by
-/// their id without an index on it.
+/// The numbers that an entry with this id can have: 43 bits of its id's milliseconds, then the
+/// order of beginning within that millisecond. So entries lie in the order of their time, and are
+/// found by their id without an index on it.
 pub(super) fn numbers(entry: EntryId) -> (i64, i64) {
     let [time @ .., _, _, _, _, _, _, _, _, _, _] = *entry.as_bytes();
     let ms = time.iter().fold(0_i64, |ms, byte| ms << 8 | i64::from(*byte)) & ((1 << 43) - 1);

@@ -5,7 +5,8 @@
 
 CREATE TABLE meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
-  -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that it takes writes).
+  -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
+  -- it takes writes).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -17,8 +18,8 @@ CREATE TABLE entry (
   id BLOB NOT NULL,                -- the entry's id, a UUIDv7
   version INTEGER NOT NULL,        -- history.seq of its newest step
   finish INTEGER NOT NULL,         -- history.seq of the step that says what became of it
-  state INTEGER NOT NULL           -- 2 begun, 3 waiting, 4 unknown, 5 accepted, 6 rejected, 7 undone
-    CHECK (state BETWEEN 2 AND 7), -- open means state <= 4
+  state INTEGER NOT NULL           -- 2 begun, 3 waiting, 4 unknown: these are open;
+    CHECK (state BETWEEN 2 AND 7), -- 5 accepted, 6 rejected, 7 undone
   attempt INTEGER NOT NULL,        -- dispatches so far, from 1
   began_ms INTEGER NOT NULL,       -- of the first attempt; milliseconds since 1970, as all *_ms
   attempted_ms INTEGER NOT NULL,   -- of the newest attempt

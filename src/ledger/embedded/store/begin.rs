@@ -41,6 +41,7 @@ impl Store {
         if begin.guard == Guard::Enforced && is_claimed {
             return Ok(Done::Refused);
         }
+        // Ids are ours and random; only a defect of the caller brings one twice, and at once.
         if rerun.is_none() && self.begun.contains_key(&begin.entry) {
             return Ok(Done::Refused);
         }

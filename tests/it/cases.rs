@@ -1,0 +1,302 @@
+use std::time::Duration;
+
+use crate::support::sidecar::Setup;
+use crate::support::{Act, Agent, Sidecar, Upstream, wait};
+
+const POLICY: &str = r#"
+version: 1
+operations:
+  things.get:
+    match: { http: "GET /things/{id}" }
+    effect: { class: read }
+  things.put:
+    match: { http: "PUT /things/{id}" }
+    effect:
+      class: reversible
+      kind: update
+      inverse:
+        operation: things.restore
+        arguments: { path.id: request.path.id, body.value: response.old }
+  things.restore:
+    match: { http: "POST /things/{id}/restore" }
+    effect: { class: irreversible, kind: update }
+  things.create:
+    match: { http: "POST /things" }
+    effect: { class: irreversible, kind: create }
+    confirm: caller
+  messages.get:
+    match: { http: "GET /2010-04-01/Accounts/{AccountSid}/Messages/{Sid}.json" }
+    effect: { class: read }
+  keypairs.disable:
+    match: { http: "POST /keypairs/{id}:disable" }
+    effect: { class: irreversible, kind: update }
+    confirm: caller
+  forms.send:
+    match: { http: "POST /forms" }
+    effect:
+      class: compensable
+      kind: create
+      compensate:
+        operation: forms.cancel
+        arguments: { path.id: response.id, body.amount: request.body.amount }
+  forms.cancel:
+    match: { http: "POST /forms/{id}/cancel" }
+    effect: { class: irreversible, kind: update }
+  tool.write:
+    match: { tool: write }
+    effect: { class: irreversible, kind: create }
+    confirm: caller
+"#;
+
+const CONFIRM: (&str, &str) = ("effect-confirm", "true");
+
+#[test]
+fn a2_a_coding_that_is_not_plainly_chunked_is_refused() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    for coding in ["chunked,", "chunked, gzip", "xchunked", "\tchunked\u{b}"] {
+        let mut agent = sidecar.agent();
+        agent.raw(
+            format!(
+                "POST /things HTTP/1.1\r\nhost: proxy\r\neffect-confirm: true\r\n\
+                 transfer-encoding: {coding}\r\ncontent-length: 60\r\n\r\n0\r\n\r\n"
+            )
+            .as_bytes(),
+        );
+        let answer = agent.answer("POST");
+        assert_eq!(answer.status, 400, "{coding:?}");
+        assert!(agent.is_closed(), "{coding:?}");
+    }
+    assert!(upstream.received().is_empty());
+}
+
+#[test]
+fn a6_a_body_that_stalls_is_given_up_and_its_tail_is_no_request() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let mut setup = Setup::new(POLICY);
+    setup.limits.request_idle = Duration::from_millis(50);
+    let sidecar = setup.start(&upstream);
+    let mut agent = sidecar.agent();
+    agent.raw(
+        b"POST /things HTTP/1.1\r\nhost: proxy\r\neffect-confirm: true\r\n\
+          content-length: 100\r\n\r\nhalf",
+    );
+    assert_eq!(agent.answer("POST").status, 408);
+
+    let _refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        agent.raw(b"GET /things/1 HTTP/1.1\r\nhost: proxy\r\n\r\n");
+    }));
+
+    assert!(agent.try_answer("GET").is_none());
+    assert!(upstream.received().is_empty());
+}
+
+#[test]
+fn a9_what_describes_the_body_agrees_with_the_body_that_is_sent() {
+    let upstream = Upstream::start(|_| {
+        Act::with(
+            200,
+            &[
+                ("content-type", "application/json"),
+                ("etag", "\"old\""),
+                ("content-digest", "sha-256=:x:"),
+            ],
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#,
+        )
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","_meta":{"confirm":true}}}"#;
+
+    let answer = sidecar.agent().post("/mcp", &[("accept-encoding", "gzip")], body);
+
+    assert!(answer.json()["result"]["_meta"]["effect"].is_object());
+    assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()));
+    assert_eq!(answer.header("etag"), None);
+    assert_eq!(answer.header("content-digest"), None);
+    assert_eq!(upstream.only().header("accept-encoding"), Some("identity"));
+}
+
+#[test]
+fn a10_h_40_a_report_that_does_not_fit_a_header_is_shortened_and_the_answer_kept() {
+    let old = "x".repeat(6000);
+    let answered = format!("{{\"old\":\"{old}\"}}");
+    let upstream = Upstream::start(move |_| Act::json(200, &answered));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let mut agent = sidecar.agent();
+    agent.raw(
+        b"PUT /things/2 HTTP/1.1\r\nhost: proxy\r\ncontent-type: application/json\r\n\
+          content-length: 13\r\n\r\n{\"value\":\"n\"}",
+    );
+    let answer = agent.answer("PUT");
+
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.body.len(), 6010);
+    assert!(answer.header("x-anvil-effect").unwrap().len() <= 4096);
+    let report = answer.report();
+    assert_eq!(report["truncated"], true);
+    assert_eq!(report["outcome"], "accepted");
+    assert!(report["entry"].is_string());
+}
+
+#[test]
+fn b1_a_pooled_connection_that_dies_under_a_write_makes_one_arrival_at_most() {
+    // Each answer is the last of its connection, without a word: the pool holds dead connections.
+    let upstream = Upstream::start(|_| {
+        Act::Last(b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}".to_vec())
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    for index in 0..20 {
+        let before = upstream.count("POST");
+        let answer = agent.post("/things", &[CONFIRM], &format!("{{\"n\":{index}}}"));
+        let arrived = upstream.count("POST") - before;
+        match answer.status {
+            201 => assert_eq!(arrived, 1),
+            502 => assert!(arrived <= 1, "never sent twice"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn c4_text_beside_a_parameter_matches_exactly() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let operation = |agent: &mut Agent, target: &str| {
+        agent.get(target).report()["operation"].as_str().unwrap().to_owned()
+    };
+
+    let path = "/2010-04-01/Accounts/AC1/Messages/SM1.json";
+    assert_eq!(operation(&mut agent, path), "messages.get");
+    assert_eq!(operation(&mut agent, &path.replace(".json", "")), "_undeclared");
+    assert_eq!(operation(&mut agent, &path.replace("SM1", "")), "_undeclared");
+    assert_eq!(operation(&mut agent, "/things/1-delete"), "things.get");
+    assert_eq!(operation(&mut agent, "/things-delete"), "_undeclared");
+    let disable = agent.post("/keypairs/k1:disable", &[CONFIRM], "{}");
+    assert_eq!(disable.report()["operation"], "keypairs.disable");
+    assert_eq!(agent.post("/keypairs/k1:enable", &[CONFIRM], "{}").status, 428);
+}
+
+#[test]
+fn e4_e7_an_answer_that_cannot_be_read_passes_and_its_effect_is_still_reported() {
+    for body in ["{\"t\":\"\\ud800\"}".to_owned(), "[".repeat(1000) + &"]".repeat(1000)] {
+        let answered = body.clone();
+        let upstream = Upstream::start(move |_| Act::json(200, &answered));
+        let sidecar = Sidecar::start(POLICY, &upstream);
+
+        let answer = sidecar.agent().post("/forms", &[], "{\"amount\":1}");
+
+        assert_eq!(answer.text(), body);
+        let report = answer.report();
+        assert_eq!(report["outcome"], "accepted");
+        assert_eq!(report["undo"], serde_json::Value::Null);
+        assert!(report["undo_unavailable"].is_string());
+    }
+}
+
+#[test]
+fn e8_k1_forms_keep_their_bytes_and_doubled_fields_that_are_mapped_are_refused() {
+    let upstream = Upstream::start(|_| Act::json(200, r#"{"id":"f1"}"#));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+
+    let body = "amount=100&currency=usd&metadata[key]=v&x=%41+b";
+    let sent = agent.call("POST", "/forms", &form, body);
+    let doubled = agent.call("POST", "/forms", &form, "amount=100&amount=1");
+    let elsewhere = agent.call("POST", "/forms", &form, "amount=1&other=1&other=2");
+
+    assert_eq!(sent.status, 200);
+    assert_eq!(sent.report()["undo"]["arguments"]["body.amount"], "100");
+    assert_eq!(upstream.received()[0].text(), body);
+    assert_eq!(doubled.status, 400);
+    assert_eq!(doubled.code(), "ambiguous_member");
+    assert_eq!(elsewhere.status, 200);
+    assert_eq!(upstream.received().len(), 2);
+}
+
+#[test]
+fn f3_a_409_is_ambiguous() {
+    let upstream = Upstream::start(|_| Act::json(409, "{}"));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = sidecar.agent().post("/things", &[CONFIRM], "{}");
+
+    assert_eq!(answer.status, 409);
+    assert_eq!(answer.report()["outcome"], "unknown");
+    sidecar.wait_entries(&[("unknown", "ambiguous_status")]);
+}
+
+#[test]
+fn f6_a_write_without_a_key_is_never_repeated_by_the_proxy() {
+    let upstream = Upstream::start(|_| Act::json(502, "{}"));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = sidecar.agent().post("/things", &[CONFIRM], "{}");
+
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.report()["idempotency_key"], serde_json::Value::Null);
+    assert_eq!(upstream.received().len(), 1);
+}
+
+#[test]
+fn h_20l_an_answer_that_is_cut_is_unknown() {
+    let upstream = Upstream::start(|_| {
+        Act::Last(
+            b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\""
+                .to_vec(),
+        )
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = sidecar.agent().post("/things", &[CONFIRM], "{}");
+
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.code(), "outcome_unknown");
+    sidecar.wait_entries(&[("unknown", "truncated_body")]);
+}
+
+#[test]
+fn human_level_calls_are_refused_with_a_clear_message_and_no_token() {
+    let policy = POLICY.replace(
+        "    effect: { class: irreversible, kind: create }\n    confirm: caller\n  messages",
+        "    effect: { class: irreversible, kind: create }\n    confirm: human\n  messages",
+    );
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let sidecar = Sidecar::start(&policy, &upstream);
+
+    let refused = sidecar.agent().post("/things", &[CONFIRM], "{}");
+
+    assert_eq!(refused.status, 428);
+    assert_eq!(refused.json()["confirm"]["level"], "human");
+    assert_eq!(refused.json()["confirm"].get("token"), None);
+    assert!(refused.text().contains("A person must decide it"));
+    assert!(upstream.received().is_empty());
+}
+
+#[test]
+fn another_weak_callers_open_entry_is_asked_about_and_shows_nothing() {
+    let (go, hold) = std::sync::mpsc::channel();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |_| match hold.lock().unwrap().take() {
+        Some(hold) => Act::After(hold, Box::new(Act::json(201, "{}"))),
+        None => Act::json(201, "{}"),
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut first = sidecar.agent();
+    let ann = [("content-type", "application/json"), CONFIRM, ("authorization", "ann")];
+    first.send("POST", "/things", &ann, "{}");
+    wait::until("dispatch", || (upstream.count("POST") == 1).then_some(()));
+    let entry = sidecar.entries();
+    assert_eq!(entry.len(), 1);
+
+    let other = sidecar.agent().post("/things", &[CONFIRM, ("authorization", "bob")], "{}");
+    go.send(()).unwrap();
+
+    assert_eq!(other.status, 428);
+    assert!(other.text().contains("Another caller"));
+    assert_eq!(other.json()["error"]["details"].get("entry"), None);
+    assert_eq!(first.answer("POST").status, 201);
+}
