@@ -239,7 +239,6 @@ mod tests {
             digest: Digest([1; 32]),
             has_key,
             is_staged: false,
-            continues: None,
             now_ms: NOW,
         }
     }
