@@ -100,7 +100,7 @@ async fn a_begin_whose_caller_left_with_its_answer_on_the_way_is_withdrawn() {
 
     drop(begin);
 
-    bench.until(async || bench.state(&call).await.is_none()).await;
+    bench.until(async || bench.only().prior.state == State::Rejected).await;
     let prior = bench.only().prior;
     assert_eq!((prior.state, prior.cause), (State::Rejected, Some(Cause::NotSent)));
     let again = Begin { spend, ..bench.judged(&call).await };
