@@ -304,6 +304,14 @@ impl Embedded {
         }
     }
 
+    /// As [`close`](Self::close), for a thread without a runtime.
+    pub(super) fn close_blocking(&self) {
+        let (closed, is_closed) = oneshot::channel();
+        if self.commands.send(Command::Close(closed)).is_ok() {
+            let _ = is_closed.blocking_recv();
+        }
+    }
+
     /// Reads on a connection of its own, so that a long read keeps nobody waiting.
     async fn read_beside<T: Send + 'static>(
         &self,
