@@ -167,7 +167,7 @@ impl<R> Select<R> {
                 })));
             }
         }
-        let collected = self.collect(body, limit(&groups, &self.shared)).await?;
+        let collected = Box::pin(self.collect(body, limit(&groups, &self.shared))).await?;
         let (body_doc, would) = match BodyDoc::read(&head.headers, collected.bytes()) {
             Ok(doc) => (doc, would),
             Err(refusal) if mode == Mode::Enforce => return Err(refusal.into()),

@@ -95,7 +95,8 @@ impl Step for Settle {
                     agent: recorded.agent().clone(),
                 };
                 let observation = next.run(Attempt::Write(recorded)).await;
-                case.settle(observation).await
+                // Boxed, as below: a read's future has no room for what is only a write's or a tool's.
+                Box::pin(case.settle(observation)).await
             }
         }
     }
@@ -147,7 +148,8 @@ impl About {
                 match &self.tool {
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
-                        let response = self.tool_answer(shared, parts, body, id, *era).await;
+                        let answering = self.tool_answer(shared, parts, body, id, *era);
+                        let response = Box::pin(answering).await;
                         (response, None)
                     }
                 }
