@@ -16,7 +16,7 @@ use takeback::http::headers::{REPORT, sift, sift_answer};
 use takeback::http::{decode, target};
 use takeback::mcp::Era;
 use takeback::mcp::jsonrpc::{Id, Message};
-use takeback::mcp::request::{Changes, ToolCall};
+use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
 use takeback::pipeline::confirmation::{Binding, PREFIX, Sealer};
 use takeback::policy;
@@ -153,7 +153,7 @@ pub fn message(bytes: &[u8]) {
     let again = Message::read(forwarded).expect("what is forwarded is a message");
     assert_eq!(again.id(), Some(call.id()));
     let mut canonical = Vec::new();
-    call.canonical_call(&["confirm"], &mut |part| canonical.extend_from_slice(part));
+    call.canonical_call(&["confirm"], Rounds::Count, &mut |part| canonical.extend_from_slice(part));
 }
 
 /// An event stream, cut anywhere: every byte comes out once and in order. The first byte says how it is

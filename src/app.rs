@@ -44,7 +44,7 @@ use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::{Live, Policies};
-use crate::pipeline::{Limits, Settings, Shared, Timeouts, fill_random};
+use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Snapshot};
 use crate::server::{self, BindError, Drain};
 use crate::tasks::Tasks;
@@ -300,6 +300,7 @@ fn build(
         budget: Budget::new(config.limits.body_budget_bytes),
         settings: settings(&config),
         tasks: tasks.clone(),
+        mcp: McpState::default(),
     });
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
@@ -416,6 +417,12 @@ fn settings(config: &Config) -> Settings {
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
+        mcp: McpSettings {
+            trust_annotations: config.mcp.trust_annotations,
+            reports: config.mcp.reports,
+            call_route: config.mcp.call_route,
+            ..McpSettings::default()
+        },
     }
 }
 

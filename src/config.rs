@@ -25,6 +25,8 @@ use crate::contract::class::Mode;
 use crate::contract::json::MAX_TEXT;
 use crate::http::headers as own_headers;
 use crate::http::target::oddity;
+use crate::mcp::answer::Reports;
+use crate::pipeline::CallRoute;
 use crate::upstream::Authority;
 
 pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, Sources};
@@ -92,6 +94,12 @@ pub struct McpConfig {
     /// Methods beside the protocol's own that pass. Default none: an unknown method could run a
     /// tool under another name.
     pub allow_methods: Vec<String>,
+    /// `readOnlyHint: true` of the upstream makes an undeclared tool a read. Default false.
+    pub trust_annotations: bool,
+    /// What becomes of the reports that the upstream sends. Default `replace`.
+    pub reports: Reports,
+    /// Who serves `POST /call/<tool>`. Default `bridge`: we do, while the policy declares a tool.
+    pub call_route: CallRoute,
 }
 
 /// What one sidecar may take at once.
@@ -399,7 +407,26 @@ fn mcp(reader: &mut Reader) -> McpConfig {
         let what = "`mcp.allow_methods` holds `tools/call`";
         reader.error(origin, what, "a tool's call is what the policy decides; remove it");
     }
-    McpConfig { paths, allow_methods: methods }
+    let trust_annotations = reader.read("mcp.trust_annotations", |text| match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err((format!("is {}", shown(other)), "give `true` or `false`".to_owned())),
+    });
+    let reports = reader.read("mcp.reports", |text| {
+        let help = "give `replace`, `trust` or `ignore`".to_owned();
+        Reports::from_name(text).ok_or_else(|| (format!("is {}", shown(text)), help))
+    });
+    let call_route = reader.read("mcp.call_route", |text| {
+        let help = "give `bridge` or `forward`".to_owned();
+        CallRoute::from_name(text).ok_or_else(|| (format!("is {}", shown(text)), help))
+    });
+    McpConfig {
+        paths,
+        allow_methods: methods,
+        trust_annotations: trust_annotations.unwrap_or(false),
+        reports: reports.unwrap_or(Reports::Replace),
+        call_route: call_route.unwrap_or(CallRoute::Bridge),
+    }
 }
 
 fn report_header(text: &str) -> Result<HeaderName, (String, String)> {

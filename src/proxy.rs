@@ -5,6 +5,10 @@
 //! writes the answer. From there out the error is `Infallible`: an error that reached hyper would close
 //! the connection without an answer (pitfall P8).
 
+mod asking;
+mod bridge;
+mod passing;
+
 use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service, ServiceBuilder};
 
@@ -25,18 +29,20 @@ use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
-use crate::contract::class::{Level, Mode};
+use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
-use crate::http::encode::{self, Hop};
-use crate::http::{headers as http_headers, reply as http_reply};
+use crate::http::encode::Hop;
+use crate::http::reply as http_reply;
 use crate::ledger::Ledger;
 use crate::mcp::headers::{check_form, check_headers};
 use crate::mcp::jsonrpc::{Id, Message, Rejection};
-use crate::mcp::reply::{Envelope, refusal as mcp_refusal};
+use crate::mcp::questions::{self, Modes};
+use crate::mcp::reply::{Envelope, input_required, refusal as mcp_refusal};
 use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
+use crate::pipeline::ask::Ask;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
@@ -47,8 +53,9 @@ use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
 use crate::pipeline::step::{Stage, step};
 use crate::pipeline::{Answered, Refused, Reply, Shared};
-use crate::server::{Arrival, Delivery, Peer};
-use crate::upstream::{Clocks, Sent, Upstream};
+use crate::server::{Arrival, Delivery, Drain, Peer};
+use crate::upstream::Upstream;
+use asking::Held;
 
 /// What one worker's stack is made from.
 #[derive(Clone, Debug)]
@@ -65,6 +72,8 @@ pub struct Context {
     pub methods: Arc<Methods>,
     /// The proxy takes no more calls.
     pub draining: Arc<AtomicBool>,
+    /// Ends streams that have no end of their own.
+    pub drain: Drain,
 }
 
 /// The request path, outermost first. All that can happen to a call is in this function.
@@ -89,6 +98,8 @@ pub fn stack(
         &settings.pseudonym,
         &settings.upstream_headers,
     ));
+    // Reads of the upstream's tools, for the steps that must know one.
+    let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     let dispatch =
         Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     // What a read is past `select`: no entry, no confirmation, the same settling and sending.
@@ -98,13 +109,13 @@ pub fn stack(
     // type that its neighbour wants, and this does not compile.
     let pipeline = ServiceBuilder::new()
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
-        .layer(step(Select { shared: shared(), reads }))
+        .layer(step(Select { shared: shared(), ask: ask.clone(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
         .layer(step(Replay { shared: shared() }))
         // Before confirm: what is confirmed is what is sent, the draft.
-        .layer(step(StageForm))
+        .layer(step(StageForm { shared: shared(), ask: ask.clone() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
-        .layer(step(Carry { hop: Arc::clone(&hop) }))
+        .layer(step(Carry { hop: Arc::clone(&hop), ask: ask.clone() }))
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
@@ -116,7 +127,7 @@ pub fn stack(
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, pipeline }) })
+        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, ask, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
@@ -134,6 +145,7 @@ impl<P> Clone for Codec<P> {
 struct Edge<P> {
     cx: Context,
     hop: Arc<Hop>,
+    ask: Ask,
     pipeline: P,
 }
 
@@ -158,11 +170,22 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
 /// What an answer of ours is written in.
 enum Voice {
     Http,
-    Mcp(Id, Era),
+    /// `POST /call/<tool>`.
+    Rest,
+    Mcp(Id, Era, Asks),
+}
+
+/// Whether a client can be asked in the answer to its call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// It cannot, or a held stream does it.
+    No,
+    /// Its answer to `input_required` is a further call (2026-07-28).
+    Round,
 }
 
 impl<P: Stage<Call, Answer = Answered>> Edge<P> {
-    async fn answer(&self, arrival: Arrival) -> Response<Body> {
+    async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -174,7 +197,13 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
         let (parts, body) = request.into_parts();
         let body = Body::incoming(body);
-        let is_mcp = self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
+        // Only a POST holds a message there, and GET and DELETE are of its sessions; anything else is a
+        // plain call, matched and gated as such.
+        let is_bare =
+            matches!(parts.method, Method::GET | Method::DELETE | Method::HEAD | Method::OPTIONS)
+                && body.is_in_memory();
+        let is_mcp = (parts.method == Method::POST || is_bare)
+            && self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
         let settings = &shared.settings;
         let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
         let decoded = origin.and_then(|()| {
@@ -192,6 +221,10 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             let answering = self.mcp(head, control, oddity, body, permit, peer, began);
             return Box::pin(answering).await;
         }
+        if let Some(tool) = self.bridged_tool(&head) {
+            let answering = self.bridge(tool, head, control, oddity, body, permit, peer, began);
+            return Box::pin(answering).await;
+        }
         if head.method == Method::OPTIONS && ends_here(&head) {
             return Response::new(Body::empty());
         }
@@ -203,7 +236,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
     async fn mcp(
-        &self,
+        self: &Arc<Self>,
         head: Head,
         control: Control,
         oddity: Option<Oddity>,
@@ -213,7 +246,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         began: Instant,
     ) -> Response<Body> {
         if head.method != Method::POST {
-            return self.pass(head, oddity, body, permit).await;
+            return self.pass_bare(head, oddity, body, permit).await;
         }
         let read = self.read_message(&head, body).await;
         let (message, collected) = match read {
@@ -229,7 +262,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Ok(Route::Pass) => {
                 let bytes = message.body().clone();
                 let body = Body::full(bytes).hold(collected);
-                return self.pass(head, oddity, body, permit).await;
+                return self.pass_message(head, oddity, &message, body, permit).await;
             }
             Err(rejection) => return self.reject(&rejection),
         }
@@ -238,16 +271,42 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Ok(call) => call,
             Err(rejection) => return self.reject(&rejection),
         };
-        let voice = Voice::Mcp(call.id().clone(), era);
+        let asks = match era {
+            Era::Modern if call.elicitation().form => Asks::Round,
+            Era::Modern | Era::Legacy => Asks::No,
+        };
+        let id = call.id().clone();
+        let voice = Voice::Mcp(id.clone(), era, asks);
         let (control, oddity) = match tool_control(control, &call) {
             Ok(control) => (control, oddity),
             Err((control, refusal)) => (control, oddity.or(Some(Oddity::Other(refusal)))),
         };
+        // Kept to make the call once its client has confirmed it.
+        let held = self.may_hold(&head, &call).map(|session| {
+            let call = Call {
+                head: head.clone(),
+                control: control.clone(),
+                payload: Payload::Mcp(Box::new(call.clone())),
+                oddity: None,
+                permit: permit.clone(),
+            };
+            Held { call, id, session }
+        });
         let payload = Payload::Mcp(Box::new(call));
         let call = Call { head, control, payload, oddity, permit: permit.clone() };
         let answered = self.pipeline.run(call).await;
-        drop(collected);
-        self.written(answered, voice, permit, peer, began)
+        match (answered, held) {
+            (Err(mut refused), Some(held)) if refused.question.is_some() => {
+                match refused.question.take() {
+                    Some(question) => self.hold(held, *question, refused, collected, peer),
+                    None => self.refuse(refused, voice),
+                }
+            }
+            (answered, _) => {
+                drop(collected);
+                self.written(answered, voice, permit, peer, began)
+            }
+        }
     }
 
     async fn read_message(
@@ -279,47 +338,9 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Err(rejection) => Err(Box::new(self.reject(&rejection))),
         }
     }
+}
 
-    /// Passes a message that is no call: it streams both ways, without a report and without our clocks
-    /// on its length, because it may be a stream that rests.
-    async fn pass(
-        &self,
-        head: Head,
-        oddity: Option<Oddity>,
-        body: Body,
-        permit: Permit,
-    ) -> Response<Body> {
-        let shared = &self.cx.shared;
-        let settings = &shared.settings;
-        if let Some(oddity) = oddity
-            && settings.mode == Mode::Enforce
-        {
-            return self.refuse(oddity.into_refusal().into(), Voice::Http);
-        }
-        let headers = head.headers.clone();
-        let parts = match encode::request_head(&head, headers, None, &self.hop) {
-            Ok(parts) => parts,
-            Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
-        };
-        let clocks = Clocks {
-            connect: settings.timeouts.connect,
-            head: settings.timeouts.head,
-            idle: None,
-            total: None,
-        };
-        match self.cx.upstream.send(Request::from_parts(parts, body), &clocks).await {
-            Sent::Answer(answer) => {
-                let (mut parts, body) = answer.into_parts();
-                let stripped =
-                    http_headers::sift_answer(&mut parts.headers, &settings.report_header);
-                shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
-                Response::from_parts(parts, body.hold(permit))
-            }
-            Sent::NotSent(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
-            Sent::Lost(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
-        }
-    }
-
+impl<P> Edge<P> {
     /// Writes the pipeline's answer, counts it, and watches its delivery.
     fn written(
         &self,
@@ -332,21 +353,29 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let shared = &self.cx.shared;
         let transport = match &voice {
             Voice::Http => Transport::Http,
-            Voice::Mcp(..) => Transport::Mcp,
+            Voice::Mcp(..) | Voice::Rest => Transport::Mcp,
         };
-        let (mut response, class, upstream, entry) = match answered {
+        let (mut response, class, upstream, entry, elsewhere) = match answered {
             Ok(reply) => {
-                let Reply { mut response, report, entry, decision, metrics, class, upstream } =
-                    reply;
+                let Reply {
+                    mut response,
+                    report,
+                    entry,
+                    decision,
+                    metrics,
+                    class,
+                    upstream,
+                    elsewhere,
+                } = reply;
                 metrics.requests.count(decision);
                 if let Some(report) = report {
                     http_reply::put_report(&mut response, &shared.settings.report_header, report);
                 }
-                (response, class, upstream, entry)
+                (response, class, upstream, entry, elsewhere)
             }
             Err(refused) => {
                 let class = refused.class;
-                (self.refuse(refused, voice), class, Duration::ZERO, None)
+                (self.refuse(refused, voice), class, Duration::ZERO, None, None)
             }
         };
         let common = shared.metrics.common();
@@ -370,7 +399,9 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Some(entry) => {
                 let ledger: Ledger = shared.ledger.clone();
                 peer.delivery.follow(body, move |delivery| {
-                    if delivery == Delivery::Delivered {
+                    let is_in_it =
+                        elsewhere.is_none_or(|elsewhere| !elsewhere.load(Ordering::Acquire));
+                    if delivery == Delivery::Delivered && is_in_it {
                         ledger.delivered(entry);
                     }
                 })
@@ -382,7 +413,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
     /// Writes a refusal, and counts it.
     fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Refused { refusal, report, metrics, class: _ } = *refused;
+        let Refused { refusal, report, metrics, class: _, question } = *refused;
         match &metrics {
             Some(metrics) => metrics.requests.count(decision(&refusal)),
             None => shared.metrics.common().rejected.count(rejected(&refusal)),
@@ -399,7 +430,21 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 http_reply::put_report(&mut response, &shared.settings.report_header, value);
                 response
             }
-            Voice::Mcp(id, era) => {
+            Voice::Rest => {
+                let mut response = bridge::refusal_response(&refusal);
+                let value = report.to_header(MAX_HEADER);
+                http_reply::put_report(&mut response, &shared.settings.report_header, value);
+                response
+            }
+            Voice::Mcp(id, _, Asks::Round)
+                if let Some((message, state)) = question
+                    .as_ref()
+                    .and_then(|question| Some((&question.message, question.state.as_ref()?))) =>
+            {
+                let params = questions::params(message, Modes::Named);
+                json_response(input_required(&id, &params, state, &report.to_json()))
+            }
+            Voice::Mcp(id, era, Asks::No | Asks::Round) => {
                 let (message, details) = (refusal.message(), refusal.details());
                 let envelope = Envelope {
                     code: refusal.code(),

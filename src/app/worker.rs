@@ -13,6 +13,7 @@ use crate::admin::health::Pulse;
 use crate::admit::Places;
 use crate::mcp::Methods;
 use crate::pipeline::Shared;
+use crate::pipeline::settle::rearm;
 use crate::proxy::{Context, stack};
 use crate::server::{Drain, Listener};
 use crate::upstream::{self, Upstream};
@@ -49,14 +50,14 @@ impl Worker {
         let (closing, closed) = oneshot::channel();
         let thread =
             std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                runtime.block_on(self.run(closing));
+                runtime.block_on(self.run(index, closing));
                 // Dropping the runtime drops what is left of the writes: each finishes its entry as unknown.
                 drop(runtime);
             })?;
         Ok(Started { closed, thread })
     }
 
-    async fn run(self, closing: oneshot::Sender<()>) {
+    async fn run(self, index: usize, closing: oneshot::Sender<()>) {
         let Self { listener, shared, pulse, mut ending, drain, .. } = self;
         let tasks = shared.tasks.clone();
         let upstream = Upstream::new(self.upstream, tasks.clone());
@@ -67,7 +68,12 @@ impl Worker {
             mcp_paths: self.mcp_paths,
             methods: self.methods,
             draining: self.draining,
+            drain: drain.clone(),
         };
+        if index == 0 {
+            let shared = Arc::clone(&cx.shared);
+            drop(tasks.spawn_background("waiting entries", async move { rearm(&shared).await }));
+        }
         drop(tasks.spawn_background("pulse", async move {
             loop {
                 pulse.beat();

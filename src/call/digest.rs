@@ -53,9 +53,11 @@ impl RequestDigest {
         Self::of(target, headers_part(headers, vary_on), body_part(body))
     }
 
-    /// The digest of a tool call. `feed` gives everything of `params` that counts; arguments in
+    /// The digest of a tool call to this path and query. `feed` gives everything of `params` that counts; arguments in
     /// `ignored` are ours and count nowhere.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one call, each named once")]
     pub fn tool(
+        path_and_query: &str,
         name: &str,
         headers: &HeaderMap,
         vary_on: &[HeaderName],
@@ -65,12 +67,23 @@ impl RequestDigest {
     ) -> Self {
         let mut sha = Sha256::new_with_prefix(b"params\0");
         feed(&mut |bytes| sha.update(bytes));
-        let mut digest = Self::of(tool_target(name), headers_part(headers, vary_on), finish(sha));
+        let target = endpoint(path_and_query, name);
+        let mut digest = Self::of(target, headers_part(headers, vary_on), finish(sha));
         digest.mark = match without(arguments, ignored) {
             Some(doc) => tool_mark(name, doc.root()),
             None => tool_mark(name, arguments),
         };
         digest
+    }
+
+    /// The digest of the same request in its draft form: another call, which takes nothing back.
+    pub fn staged(self) -> Self {
+        let again = |digest: Digest| {
+            let mut sha = Sha256::new_with_prefix(b"takeback/1 staged\0");
+            sha.update(digest.0);
+            finish(sha)
+        };
+        Self { whole: again(self.whole), mark: again(self.mark), ..self }
     }
 
     fn of(target: Digest, headers: Digest, body: Digest) -> Self {
@@ -117,6 +130,15 @@ fn http_target(method: &Method, path_and_query: &str) -> Digest {
     sha.update(method.as_str());
     sha.update(b"\0");
     sha.update(normal(path_and_query));
+    finish(sha)
+}
+
+/// The target of a tool call: the tool, behind this path and query.
+fn endpoint(path_and_query: &str, name: &str) -> Digest {
+    let mut sha = Sha256::new_with_prefix(b"endpoint\0");
+    sha.update(normal(path_and_query));
+    sha.update(b"\0");
+    sha.update(tool_target(name).0);
     finish(sha)
 }
 
@@ -189,11 +211,15 @@ fn counts(name: &str) -> bool {
             | "x-amzn-trace-id"
             | "x-cloud-trace-context"
             | "x-correlation-id"
+            | "x-forwarded-for"
+            | "x-forwarded-host"
+            | "x-forwarded-port"
+            | "x-forwarded-proto"
             | "x-real-ip"
             | "x-request-id"
     );
     let is_neutral_family =
-        ["accept", "mcp-", "x-b3-", "x-forwarded-"].iter().any(|prefix| name.starts_with(prefix));
+        ["accept", "mcp-", "x-b3-"].iter().any(|prefix| name.starts_with(prefix));
     !is_neutral && !is_neutral_family
 }
 

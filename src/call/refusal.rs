@@ -142,6 +142,8 @@ pub enum Refusal {
     CarrierAbsent(&'static str),
     /// The key does not fit its carrier.
     CarrierTooShort,
+    /// Whoever was asked to confirm the call said no.
+    ConfirmationDeclined,
     /// The confirmation that came does not count; a fresh challenge is enclosed.
     ConfirmationMismatch(Mismatch, Box<Challenge>),
     /// The call must be confirmed.
@@ -198,8 +200,24 @@ pub enum Refusal {
     Undeclared,
     /// The entry was taken back.
     Undone(EntryId),
+    /// The draft's call lacks an argument; which, and why.
+    DraftArgumentMissing(String),
+    /// The draft tool would not take its arguments; the fault names a place, never a value.
+    DraftInputInvalid(String),
+    /// The called tool declares an output schema that the draft's answer would break.
+    DraftOutputSchema,
     /// The draft form cannot be used.
-    DraftUnavailable(&'static str),
+    DraftUnavailable(String),
+    /// The body of a call of a tool over plain HTTP is not what it must be.
+    CallBody(&'static str),
+    /// The upstream lets this caller in with no session; the status to say so with.
+    NoSession(u16),
+    /// An argument must be changed, and the upstream shows nobody which headers mirror it.
+    ToolUnseen,
+    /// The upstream does not show this tool to this caller.
+    UnknownTool,
+    /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
+    StateInvalid,
     /// An upgrade of the connection.
     Upgrade,
     /// A read with a body that nothing declares.
@@ -225,10 +243,14 @@ impl Refusal {
             Self::BodyTooLarge(_) => "body_too_large",
             Self::CarrierAbsent(_) => "idempotency_carrier_absent",
             Self::CarrierTooShort => "idempotency_key_too_long",
+            Self::ConfirmationDeclined => "confirmation_declined",
             Self::ConfirmationMismatch(..) => "confirmation_mismatch",
             Self::ConfirmationRequired(_) => "confirmation_required",
             Self::ContentCoding => "content_encoding",
             Self::Draining => "draining",
+            Self::DraftArgumentMissing(_) => "effect/draft_argument_missing",
+            Self::DraftInputInvalid(_) => "effect/draft_input_invalid",
+            Self::DraftOutputSchema => "effect/draft_output_schema",
             Self::DraftUnavailable(_) => "effect/draft_unavailable",
             Self::DuplicateHeader(_) => "duplicate_header",
             Self::Expectation => "expectation_failed",
@@ -252,6 +274,13 @@ impl Refusal {
             Self::PolicyChanged => "policy_changed",
             Self::RepeatRefused(_) => "repeat_refused",
             Self::ReservedHeader(_) => "reserved_header",
+            Self::CallBody(_) => "validation_error",
+            Self::NoSession(401) => "auth_required",
+            Self::NoSession(403) => "permission_denied",
+            Self::NoSession(_) => "upstream_unavailable",
+            Self::ToolUnseen => "tool_unseen",
+            Self::UnknownTool => "not_found",
+            Self::StateInvalid => "request_state_invalid",
             Self::Undeclared => "undeclared_refused",
             Self::UndeclaredBody => "undeclared_body",
             Self::Undone(_) => "already_undone",
@@ -277,8 +306,13 @@ impl Refusal {
             | Self::KeyConflict
             | Self::MethodOverride
             | Self::ReservedHeader(_)
+            | Self::CallBody(_)
+            | Self::StateInvalid
             | Self::UndeclaredBody => 400,
-            Self::Origin | Self::Undeclared => 403,
+            Self::NoSession(status) => *status,
+            Self::ToolUnseen => 503,
+            Self::UnknownTool => 404,
+            Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
             Self::BodySlow => 408,
             Self::AnswerNotKept(_)
@@ -290,7 +324,12 @@ impl Refusal {
             Self::UriTooLong(_) => 414,
             Self::ContentCoding | Self::MediaType => 415,
             Self::Expectation => 417,
-            Self::DraftUnavailable(_) | Self::KeyReused(..) | Self::NoDraftForm => 422,
+            Self::DraftArgumentMissing(_)
+            | Self::DraftInputInvalid(_)
+            | Self::DraftOutputSchema
+            | Self::DraftUnavailable(_)
+            | Self::KeyReused(..)
+            | Self::NoDraftForm => 422,
             Self::ConfirmationMismatch(..) | Self::ConfirmationRequired(_) => 428,
             Self::Upgrade => 501,
             Self::Draining | Self::LedgerUnavailable | Self::Overloaded | Self::PolicyChanged => {
@@ -313,9 +352,12 @@ impl Refusal {
             | Self::InFlight(_)
             | Self::BodySlow
             | Self::Overloaded
-            | Self::PolicyChanged => Turn::AgentLater,
+            | Self::PolicyChanged
+            | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
-            Self::LedgerUnavailable | Self::Loop | Self::Undeclared => Turn::Operator,
+            Self::LedgerUnavailable | Self::Loop | Self::NoSession(_) | Self::Undeclared => {
+                Turn::Operator
+            }
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
             | Self::AnswerNotKept(_)
@@ -323,7 +365,11 @@ impl Refusal {
             | Self::BodyTooLarge(_)
             | Self::CarrierAbsent(_)
             | Self::CarrierTooShort
+            | Self::ConfirmationDeclined
             | Self::ContentCoding
+            | Self::DraftArgumentMissing(_)
+            | Self::DraftInputInvalid(_)
+            | Self::DraftOutputSchema
             | Self::DraftUnavailable(_)
             | Self::DuplicateHeader(_)
             | Self::Expectation
@@ -341,7 +387,10 @@ impl Refusal {
             | Self::Origin
             | Self::RepeatRefused(_)
             | Self::ReservedHeader(_)
+            | Self::CallBody(_)
+            | Self::StateInvalid
             | Self::UndeclaredBody
+            | Self::UnknownTool
             | Self::Undone(_)
             | Self::Upgrade
             | Self::UriTooLong(_) => Turn::AgentFix,
@@ -435,10 +484,20 @@ impl Refusal {
                 "The idempotency key is longer than the upstream takes. Use a shorter key."
                     .to_owned()
             }
+            Self::ConfirmationDeclined => "The call was put to the person in front of the client, \
+                 who did not confirm it. Do not send it again unless you are told to."
+                .to_owned(),
             Self::ContentCoding => "The request's body is compressed, and this call must be read \
                  here. Send it without Content-Encoding."
                 .to_owned(),
             Self::Draining => "This proxy is going away. Send the call again.".to_owned(),
+            Self::DraftArgumentMissing(what) => format!("The draft cannot be filled: {what}."),
+            Self::DraftInputInvalid(what) => {
+                format!("The draft would not be taken: {what} in the draft's own input schema.")
+            }
+            Self::DraftOutputSchema => "The tool declares an output schema, which the answer of its \
+                 draft form would break. It cannot be staged; the real effect was not performed."
+                .to_owned(),
             Self::DraftUnavailable(what) => format!("The draft form cannot be used: {what}."),
             Self::DuplicateHeader(name) => {
                 format!("The header {name} may be sent once only, `_` counting as `-`.")
@@ -499,6 +558,22 @@ impl Refusal {
             Self::ReservedHeader(what) => {
                 format!("A header is reserved or spelt like a reserved one ({what}). Leave it out.")
             }
+            Self::CallBody(what) => {
+                format!("The body is {{\"arguments\": {{...}}, \"stage\": true?}}, but {what}.")
+            }
+            Self::NoSession(401 | 403) => "The upstream does not let this caller in. Send the \
+                 credential that it takes."
+                .to_owned(),
+            Self::NoSession(_) => "No session could be had with the upstream.".to_owned(),
+            Self::ToolUnseen => "A key goes into an argument of this call, and the upstream does \
+                 not list the tool, so that the headers which mirror its arguments are not known. \
+                 The call may be sent again later."
+                .to_owned(),
+            Self::UnknownTool => "The upstream does not list this tool to this caller.".to_owned(),
+            Self::StateInvalid => "The requestState is not one that this proxy gave to this caller \
+                 for this call, or it is too old. Send the call from the start, without requestState \
+                 and inputResponses."
+                .to_owned(),
             Self::Undeclared => "The policy refuses calls that it does not declare. Ask the \
                  operator to declare this one."
                 .to_owned(),
@@ -595,35 +670,41 @@ impl Challenge {
         json
     }
 
+    /// Why more than the operation's own level is asked for, for a person or a model.
+    pub fn reason(&self) -> Option<String> {
+        let operation = &self.operation;
+        Some(match self.because? {
+            Because::Repeats(entry) => format!(
+                "The same call of {operation} was made before and accepted (entry {entry}). If a \
+                 second one is really meant, confirm it."
+            ),
+            Because::Unknown(entry) => format!(
+                "The same call of {operation} was made before and nobody can say whether it \
+                 happened (entry {entry}). Look first; if it must be made again, confirm it."
+            ),
+            Because::Stranger => format!(
+                "Another caller has the same call of {operation} open or of unknown outcome. If \
+                 this one is really meant, confirm it."
+            ),
+        })
+    }
+
     fn message(&self, mismatch: Option<Mismatch>) -> String {
         let mut text = String::from("Nothing was sent. ");
         if let Some(mismatch) = mismatch {
             let _infallible =
                 write!(text, "The confirmation does not count: {}. ", mismatch.text());
         }
-        let _infallible = match self.because {
+        match self.reason() {
             None => {
-                write!(text, "{} is {}: it must be confirmed first.", self.operation, self.class)
+                let _infallible = write!(
+                    text,
+                    "{} is {}: it must be confirmed first.",
+                    self.operation, self.class
+                );
             }
-            Some(Because::Repeats(entry)) => write!(
-                text,
-                "The same call of {} was made before and accepted (entry {entry}). If a second one \
-                 is really meant, confirm it.",
-                self.operation
-            ),
-            Some(Because::Unknown(entry)) => write!(
-                text,
-                "The same call of {} was made before and nobody can say whether it happened (entry \
-                 {entry}). Look first; if it must be made again, confirm it.",
-                self.operation
-            ),
-            Some(Because::Stranger) => write!(
-                text,
-                "Another caller has the same call of {} open or of unknown outcome. If this one is \
-                 really meant, confirm it.",
-                self.operation
-            ),
-        };
+            Some(reason) => text.push_str(&reason),
+        }
         for entry in &self.unknown {
             if !matches!(self.because, Some(Because::Unknown(named)) if named == *entry) {
                 let _infallible =

@@ -22,6 +22,9 @@ pub const MEMBERS: &[&str] = &[
     "ledger",
     "mcp.paths",
     "mcp.allow_methods",
+    "mcp.trust_annotations",
+    "mcp.reports",
+    "mcp.call_route",
     "mode",
     "report_header",
     "limits.inflight",
@@ -53,9 +56,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("upstream.cert_file", "TLS to the upstream"),
     ("upstream.key_file", "TLS to the upstream"),
     ("upstream.server_name", "TLS to the upstream"),
-    ("mcp.trust_annotations", "tool annotations of the upstream"),
-    ("mcp.reports", "the choice of where MCP reports stand"),
-    ("mcp.call_route", "the plain route `/call/<tool>`"),
 ];
 
 /// Variables that are read elsewhere.

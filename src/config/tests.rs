@@ -93,9 +93,6 @@ fn each_setting_that_is_not_there_yet_says_so() {
         "principal: { jwt: {} }",
         "upstream: { ca_file: a }",
         "upstream: { server_name: a }",
-        "mcp: { trust_annotations: true }",
-        "mcp: { reports: meta }",
-        "mcp: { call_route: true }",
         "ledger: postgres://db/takeback",
         "admin_listen: 127.0.0.1:9000",
     ];
@@ -168,6 +165,9 @@ fn settings_that_contradict_each_other_are_refused() {
         (&[("limits.body_budget_bytes", "2048")][..], "less than one body may have"),
         (&[("mcp.paths", "mcp")][..], "`mcp.paths` holds `mcp`"),
         (&[("mcp.allow_methods", "tools/call")][..], "`mcp.allow_methods` holds"),
+        (&[("mcp.reports", "meta")][..], "give `replace`, `trust` or `ignore`"),
+        (&[("mcp.call_route", "true")][..], "give `bridge` or `forward`"),
+        (&[("mcp.trust_annotations", "yes")][..], "give `true` or `false`"),
         (&[("report_header", "Host")][..], "has a meaning of its own"),
         (&[("listen", "8080")][..], "`listen` is `8080`"),
         (&[("limits.workers", "0")][..], "`limits.workers` is `0`"),
@@ -201,6 +201,9 @@ fn every_setting_has_a_variable_and_is_read() {
         ("ledger", "/l"),
         ("mcp.paths", "/m"),
         ("mcp.allow_methods", "a/b"),
+        ("mcp.trust_annotations", "true"),
+        ("mcp.reports", "trust"),
+        ("mcp.call_route", "forward"),
         ("mode", "observe"),
         ("report_header", "X-R"),
     ];
@@ -221,6 +224,9 @@ fn every_setting_has_a_variable_and_is_read() {
     assert_eq!((config.ledger.as_path(), config.mode), (Path::new("/l"), Mode::Observe));
     assert_eq!(config.admin_listen, Path::new("/s"));
     assert_eq!(config.mcp.allow_methods, ["a/b"]);
+    assert!(config.mcp.trust_annotations);
+    assert_eq!(config.mcp.reports, Reports::Trust);
+    assert_eq!(config.mcp.call_route, CallRoute::Forward);
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod assertion;
 pub mod class;
 pub mod deadline;
 mod decimal;
+pub mod declared;
 pub mod json;
 pub mod key;
 pub mod operation;

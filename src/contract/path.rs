@@ -83,6 +83,8 @@ pub enum Request<'a> {
         head: Value<'a>,
         /// The body, where it is JSON or a form.
         body: Option<Value<'a>>,
+        /// There is a body, and it cannot be read.
+        is_opaque: bool,
     },
     /// Nothing of it can be read; every path into it names nothing.
     Unreadable,
@@ -99,7 +101,7 @@ impl<'a> Request<'a> {
     pub fn pointer(self, pointer: &Pointer) -> Option<Value<'a>> {
         match self {
             Self::Arguments(arguments) => pointer.resolve(arguments),
-            Self::Http { head, body } => match pointer.tokens().split_first() {
+            Self::Http { head, body, .. } => match pointer.tokens().split_first() {
                 None => Some(head),
                 Some((first, rest)) if first == "body" => pointer::walk(rest, body?),
                 Some(_) => pointer.resolve(head),
@@ -120,7 +122,7 @@ impl<'a> Request<'a> {
     fn walk(self, segments: &[Segment]) -> Option<Value<'a>> {
         match self {
             Self::Arguments(arguments) => walk(segments, arguments),
-            Self::Http { head, body } => match segments.split_first()? {
+            Self::Http { head, body, .. } => match segments.split_first()? {
                 (Segment::Name(name), rest) if name == "body" => walk(rest, body?),
                 (Segment::Name(_), _) => walk(segments, head),
                 (Segment::Index(_), _) => None,
@@ -426,7 +428,7 @@ mod tests {
         .unwrap();
         let body = Doc::parse(r#"{"amount":"2000","path":{"id":"8"},"list":[null,1]}"#).unwrap();
         let scope = Scope {
-            request: Request::Http { head: head.root(), body: Some(body.root()) },
+            request: Request::Http { head: head.root(), body: Some(body.root()), is_opaque: false },
             response: None,
             key: None,
         };
@@ -453,7 +455,7 @@ mod tests {
     #[test]
     fn paths_into_an_opaque_body_name_nothing() {
         let head = Doc::parse(r#"{"path":{"id":"7"},"query":{},"header":{}}"#).unwrap();
-        let opaque = Request::Http { head: head.root(), body: None };
+        let opaque = Request::Http { head: head.root(), body: None, is_opaque: false };
         let named = |text: &str, request| {
             let scope = Scope { request, response: None, key: None };
             Path::parse(text).unwrap().resolve(&scope).is_some()
@@ -469,7 +471,8 @@ mod tests {
     fn pointers_over_an_http_request_reach_all_four_members() {
         let head = Doc::parse(r#"{"path":{"id":"7"},"query":{},"header":{}}"#).unwrap();
         let body = Doc::parse(r#"{"sha":"abc"}"#).unwrap();
-        let request = Request::Http { head: head.root(), body: Some(body.root()) };
+        let request =
+            Request::Http { head: head.root(), body: Some(body.root()), is_opaque: false };
         let cases = [
             ("/path/id", Some("\"7\"")),
             ("/body/sha", Some("\"abc\"")),

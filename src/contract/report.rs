@@ -322,6 +322,45 @@ impl Report {
     }
 }
 
+/// The header for a report that is there as JSON only, within `limit` as [`Report::to_header`] does it:
+/// above it the calls lose their arguments, then all but what finds the entry goes.
+pub fn header_of(json: &str, limit: usize) -> HeaderValue {
+    let ascii = |json: &str| {
+        let (mut compact, mut ascii) = (String::new(), String::new());
+        write_compact(json, &mut compact);
+        json::write_ascii(&compact, &mut ascii);
+        (ascii.len() <= limit).then(|| HeaderValue::try_from(ascii).ok()).flatten()
+    };
+    if let Some(value) = ascii(json) {
+        return value;
+    }
+    let Some(doc) = parse_object(json) else {
+        return HeaderValue::from_static(r#"{"class":"irreversible","truncated":true}"#);
+    };
+    let root = doc.root();
+    let mut short = Vec::new();
+    for name in ["undo", "compensate", "lookup"] {
+        if let Some(call) = root.get(name).and_then(|call| CallJson::from_json(call.raw())) {
+            short.push((name, call.without_arguments().0));
+        }
+    }
+    short.push(("truncated", "true".to_owned()));
+    let set: Vec<(&str, &str)> = short.iter().map(|(name, json)| (*name, json.as_str())).collect();
+    let mut edits = Edits::new();
+    edits.members(root, &[], &set);
+    let shortened = String::from_utf8_lossy(&edits.apply(doc.text())).into_owned();
+    let mut least = Members::new();
+    for name in ["class", "operation", "ledger_id", "entry"] {
+        if let Some(value) = root.get(name) {
+            least.raw(name, value.raw());
+        }
+    }
+    least.raw("truncated", "true");
+    ascii(&shortened)
+        .or_else(|| ascii(&least.finish()))
+        .unwrap_or_else(|| HeaderValue::from_static(r#"{"class":"irreversible","truncated":true}"#))
+}
+
 /// The header of every read of one operation; made once, because it says nothing of the call.
 pub fn static_read_header(operation: &OperationId) -> HeaderValue {
     Report::for_read(operation.clone()).to_header(MAX_HEADER)

@@ -375,7 +375,7 @@ mod tests {
         let (head, body) = (Doc::parse(HEAD).unwrap(), Doc::parse(BODY).unwrap());
         let answer = Doc::parse(ANSWER).unwrap();
         let scope = Scope {
-            request: Request::Http { head: head.root(), body: Some(body.root()) },
+            request: Request::Http { head: head.root(), body: Some(body.root()), is_opaque: false },
             response: Some(answer.root()),
             key: None,
         };
@@ -524,7 +524,7 @@ mod tests {
     fn k_3_an_answer_without_a_body_is_the_reason() {
         let head = Doc::parse(HEAD).unwrap();
         let scope = Scope {
-            request: Request::Http { head: head.root(), body: None },
+            request: Request::Http { head: head.root(), body: None, is_opaque: false },
             response: None,
             key: None,
         };

@@ -41,7 +41,11 @@ impl BodyDoc {
         }
         let kind = Type::of(headers);
         if kind == Type::Opaque {
-            return Ok(Self::Opaque);
+            return if overrides_in_parts(headers, bytes) {
+                Err(Refusal::MethodOverride)
+            } else {
+                Ok(Self::Opaque)
+            };
         }
         let is_coded = headers
             .get_all(header::CONTENT_ENCODING)
@@ -78,6 +82,16 @@ impl BodyDoc {
             Self::Form(..) | Self::Opaque => BodyForm::Opaque(essence, bytes),
         }
     }
+}
+
+/// Whether a form in parts has a field that asks for another method (standards H-32).
+fn overrides_in_parts(headers: &HeaderMap, bytes: &Bytes) -> bool {
+    let is_in_parts =
+        essence(headers).get(..10).is_some_and(|s| s.eq_ignore_ascii_case("multipart/"));
+    let has = |needle: &[u8]| {
+        bytes.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle))
+    };
+    is_in_parts && (has(b"name=\"_method\"") || has(b"name=_method"))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -280,7 +294,8 @@ impl RequestDoc {
     /// The request as paths see it.
     pub fn request(&self) -> Request<'_> {
         if self.is_readable {
-            Request::Http { head: self.head.root(), body: self.body.value() }
+            let is_opaque = matches!(self.body, BodyDoc::Opaque);
+            Request::Http { head: self.head.root(), body: self.body.value(), is_opaque }
         } else {
             Request::Unreadable
         }
@@ -309,6 +324,22 @@ impl RequestDoc {
                 BodyDoc::None | BodyDoc::Opaque => false,
             },
             _ => false,
+        }
+    }
+
+    /// Whether there is a member beside the one at this place that a laxer reader takes for it.
+    pub fn has_twin(&self, section: &str, names: &[String]) -> bool {
+        let Some((last, parents)) = names.split_last() else {
+            return false;
+        };
+        let root = match section {
+            "body" => self.body.value(),
+            _ => self.head.root().get(section),
+        };
+        let parent = parents.iter().try_fold(root, |at, name| Some(at?.get(name)));
+        match parent.flatten() {
+            Some(parent) => parent.has_twin(last),
+            None => false,
         }
     }
 }

@@ -144,14 +144,18 @@ fn is_plain_authority(host: &[u8]) -> bool {
     }
 }
 
+/// Names under which gateways take another method from a query.
+const OVERRIDES: [&str; 4] =
+    ["_method", "x-http-method", "x-http-method-override", "x-method-override"];
+
 /// Whether the query asks for another method (standards H-32).
 pub fn overrides_method(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
         query.split('&').any(|pair| {
             let name = pair.split('=').next().unwrap_or_default();
-            name.eq_ignore_ascii_case("_method")
-                || (name.contains('%')
-                    && decode(name).is_some_and(|name| name.eq_ignore_ascii_case(b"_method")))
+            decode(name).is_some_and(|name| {
+                OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+            })
         })
     })
 }

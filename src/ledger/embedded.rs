@@ -264,6 +264,12 @@ impl Embedded {
         self.read_beside(move |ledger| ledger.unknowns(limit)).await
     }
 
+    pub(super) async fn waiting(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+        let state = Some(super::State::Waiting);
+        let filter = super::Filter { state, limit, ..super::Filter::default() };
+        self.read_beside(move |ledger| ledger.list(&filter)).await
+    }
+
     pub(super) async fn counts(&self) -> Result<Counts, LedgerError> {
         self.read_beside(|ledger| ledger.counts()).await
     }

@@ -125,6 +125,8 @@ words! {
         Undone = "undone",
         /// The answer is not of a form that says what happened.
         Unreadable = "unreadable",
+        /// The upstream wants a page visited first, and did nothing.
+        UrlElicitation = "url_elicitation",
     }
 }
 

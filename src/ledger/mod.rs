@@ -147,6 +147,17 @@ impl Ledger {
         }
     }
 
+    /// The entries that wait for more, newest first, at most `limit`; only what is on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn waiting(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.waiting(limit).await,
+        }
+    }
+
     /// The unknown entries, oldest first, at most `limit`; only what is on disk.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::contract::class::{Disposition, IsError, ResponseSource, words};
-use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
+use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value, write_string};
 
 use super::jsonrpc::{Id, code};
 
@@ -81,6 +81,20 @@ words! {
         UrlElicitation = "url_elicitation",
         /// A response to some other id.
         WrongId = "wrong_id",
+    }
+}
+
+words! {
+    /// What becomes of a report that the upstream sends as its own (standards MCP-39). Whatever it
+    /// is, nothing is decided from it.
+    Reports {
+        /// It is dropped for ours.
+        Ignore = "ignore",
+        /// Ours takes its place, and it goes on as `_meta["anvil/upstream_effect"]`.
+        Replace = "replace",
+        /// It stays, and ours goes on as `_meta["takeback/effect"]`: for a gateway that reports
+        /// effects itself and is believed.
+        Trust = "trust",
     }
 }
 
@@ -173,6 +187,15 @@ impl Answer {
         Self { status, body, doc: None, kind: Kind::Unreadable(reason) }
     }
 
+    /// An answer whose result stands inside another message: what a task gave (standards MCP-42).
+    pub fn of_result(result: Value<'_>) -> Self {
+        let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}}", result.raw());
+        match Id::parse("0") {
+            Some(id) => Self::read(200, text.into(), &id),
+            None => Self::unread(200, Bytes::new(), "the result could not be read"),
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -188,6 +211,11 @@ impl Answer {
         &self.body
     }
 
+    /// The document, where it could be read.
+    pub fn doc(&self) -> Option<&Doc> {
+        self.doc.as_ref()
+    }
+
     /// What became of the effect, by table MCP-23, and what decided it.
     ///
     /// `is_error` is how a result with `isError: true` counts for this operation.
@@ -196,7 +224,10 @@ impl Answer {
         let rejected = Settled::Final(Disposition::DefinitelyRejected);
         let ambiguous = Settled::Final(Disposition::Ambiguous);
         match self.kind {
-            Kind::Result { is_error: false, .. } => (accepted, Cause::Complete),
+            Kind::Result { is_error: false, .. } if matches!(self.status, 200..=299) => {
+                (accepted, Cause::Complete)
+            }
+            Kind::Result { is_error: false, .. } => (ambiguous, Cause::HttpStatus),
             Kind::Result { is_error: true, .. } => match is_error {
                 IsError::Ambiguous => (ambiguous, Cause::IsError),
                 IsError::Rejected => (rejected, Cause::IsError),
@@ -263,6 +294,28 @@ impl Answer {
         handle.get("taskId")?.as_str()
     }
 
+    /// How long the task's result is kept at least, in milliseconds, where the handle says so.
+    pub fn task_ttl_ms(&self) -> Option<u64> {
+        let result = self.result()?;
+        let ttl = match result.get("task") {
+            Some(task) => task.get("ttl"),
+            None => result.get("ttlMs"),
+        };
+        ttl.and_then(Value::as_i64).and_then(|ttl| u64::try_from(ttl).ok())
+    }
+
+    /// An `input_required` with another `requestState`; `None` if it is none.
+    pub fn with_state(&self, state: &str, id: &Id) -> Option<Self> {
+        if self.kind != Kind::InputRequired {
+            return None;
+        }
+        let mut text = String::new();
+        write_string(state, &mut text);
+        let mut edits = Edits::new();
+        edits.members(self.result()?, &[], &[("requestState", &text)]);
+        Some(Self::read(self.status, edits.apply(&self.body).into(), id))
+    }
+
     /// The `result` object's text, to be recorded and given to
     /// [`reply::replay`](super::reply::replay).
     pub fn result_json(&self) -> Option<&str> {
@@ -270,7 +323,7 @@ impl Answer {
     }
 
     /// The result, under our id.
-    fn result(&self) -> Option<Value<'_>> {
+    pub fn result(&self) -> Option<Value<'_>> {
         match self.kind {
             Kind::WrongId { .. } => None,
             Kind::Error { .. }
@@ -281,10 +334,16 @@ impl Answer {
         }
     }
 
+    /// The answer with our report in it, as [`Answer::with_report_as`] with [`Reports::Ignore`].
+    pub fn with_report(&self, report: &str) -> Spliced {
+        self.with_report_as(report, Reports::Ignore)
+    }
+
     /// The answer with our report in it: in a result as `_meta.effect`, beside its other members
     /// and in place of the upstream's own (standards MCP-39); in an error as `data.effect`, if it
-    /// has no `data` or an object. `report` is a JSON text.
-    pub fn with_report(&self, report: &str) -> Spliced {
+    /// has no `data` or an object. `report` is a JSON text; `reports` says what becomes of one that
+    /// the upstream sent.
+    pub fn with_report_as(&self, report: &str, reports: Reports) -> Spliced {
         let keep = |reason| Spliced { body: self.body.clone(), unplaced: Some(reason) };
         let doc = match (self.kind, &self.doc) {
             (Kind::WrongId { .. }, _) => return keep("the answer is to another id"),
@@ -305,12 +364,37 @@ impl Answer {
         let whole = format!("{{\"effect\":{report}}}");
         match object.get(holder).map(|held| (held, held.kind())) {
             None => edits.members(object, &[], &[(holder, &whole)]),
-            Some((held, JsonKind::Object)) => edits.members(held, &[], &[("effect", report)]),
+            Some((held, JsonKind::Object)) => match (held.get("effect"), reports) {
+                (None, _) | (Some(_), Reports::Ignore) => {
+                    edits.members(held, &[], &[("effect", report)]);
+                }
+                (Some(theirs), Reports::Replace) => {
+                    let theirs = theirs.raw();
+                    let set = [("effect", report), ("anvil/upstream_effect", theirs)];
+                    edits.members(held, &[], &set);
+                }
+                (Some(_), Reports::Trust) => {
+                    edits.members(held, &[], &[("takeback/effect", report)]);
+                }
+            },
             // `null` is how some servers write an absent `_meta`; in `data` it may be the message.
             Some((held, JsonKind::Null)) if holder == "_meta" => edits.replace(held, whole),
             Some(_) => return keep("the place for the report is taken by another value"),
         }
         Spliced { body: edits.apply(&self.body).into(), unplaced: None }
+    }
+}
+
+/// Puts a report into a result that stands inside a message.
+pub fn put_report(result: Value<'_>, report: &str, edits: &mut Edits) {
+    match result.get("_meta") {
+        Some(meta) if meta.kind() == JsonKind::Object => {
+            edits.members(meta, &[], &[("effect", report)]);
+        }
+        Some(_) | None => {
+            let meta = format!("{{\"effect\":{report}}}");
+            edits.members(result, &[], &[("_meta", &meta)]);
+        }
     }
 }
 

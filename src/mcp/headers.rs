@@ -196,6 +196,19 @@ fn is_named(name: &HeaderName, wanted: &str) -> bool {
             .all(|(byte, wanted)| byte == wanted || (byte == b'_' && wanted == b'-'))
 }
 
+/// A text as the value of a mirrored header: itself, or behind the sentinel where a header could not
+/// hold it or a reader would take it for a sentinel (standards MCP-14).
+pub fn mirrored_value(text: &str) -> HeaderValue {
+    let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
+        && text.trim() == text
+        && !(text.starts_with("=?base64?") && text.ends_with("?="));
+    let encoded = || format!("=?base64?{}?=", STANDARD.encode(text));
+    let value =
+        if is_plain { HeaderValue::from_str(text) } else { HeaderValue::try_from(encoded()) };
+    // Both alphabets are visible ASCII, which a header always holds.
+    value.unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
 /// The value behind the sentinel, whose markers are case-sensitive; other values stand for
 /// themselves. `None` if what it holds is not base64.
 fn decoded(value: &str) -> Option<Cow<'_, [u8]>> {

@@ -13,6 +13,7 @@ use crate::contract::json::{Doc, Edits, JsonError, Kind as JsonKind, Value, writ
 
 use super::Era;
 use super::jsonrpc::Id;
+use super::request::QUESTION;
 
 /// What a refusal says, in the form of ADR-0030.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,22 @@ pub fn refusal(id: &Id, era: Era, envelope: &Envelope<'_>, report: &str) -> Stri
     result.push_str("\"content\":[{\"type\":\"text\",\"text\":");
     write_string(&envelope.to_json(), &mut result);
     result.push_str("}],\"isError\":true,\"_meta\":{\"effect\":");
+    result.push_str(report);
+    result.push_str("}}");
+    message(id, "result", &result)
+}
+
+/// The result that asks a modern client instead of refusing its call (standards MCP-33).
+///
+/// `params` are those of an `elicitation/create`; `state` comes back with the client's answer.
+pub fn input_required(id: &Id, params: &str, state: &str, report: &str) -> String {
+    let mut result = String::from("{\"resultType\":\"input_required\",\"inputRequests\":{");
+    write_string(QUESTION, &mut result);
+    result.push_str(":{\"method\":\"elicitation/create\",\"params\":");
+    result.push_str(params);
+    result.push_str("}},\"requestState\":");
+    write_string(state, &mut result);
+    result.push_str(",\"_meta\":{\"effect\":");
     result.push_str(report);
     result.push_str("}}");
     message(id, "result", &result)

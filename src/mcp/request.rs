@@ -22,7 +22,9 @@ use super::{Era, META_CAPABILITIES, META_VERSION, TOOLS_CALL};
 pub const MAX_TASK: usize = 200;
 
 /// The members of `_meta` that are for us and go no further.
-const CONTROLS: &[&str] = &[KEY, STAGE, CONFIRM, TOKEN, TASK];
+const CONTROLS: &[&str] = &[KEY, STAGE, CONFIRM, TOKEN, TASK, EFFECT];
+/// A report that an agent sends never passes as ours.
+const EFFECT: &str = "effect";
 const KEY: &str = "idempotency_key";
 const STAGE: &str = "stage";
 const CONFIRM: &str = "confirm";
@@ -105,6 +107,15 @@ pub struct Changes<'a> {
     pub controls: ControlsFate,
 }
 
+/// Whether the rounds of an upstream's own questions count in a digest (standards MCP-46).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    /// They make another call of it.
+    Count,
+    /// The call goes on with the entry that it began, whatever was answered meanwhile.
+    Ignore,
+}
+
 /// What becomes of our members of `_meta` (standards MCP-40).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlsFate {
@@ -123,6 +134,40 @@ pub struct ToolCall {
     name: String,
     era: Era,
     no_arguments: Doc,
+    round: Option<Round>,
+}
+
+/// What our own state in `requestState` stood for (standards MCP-33, MCP-35).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// The upstream's own state, which goes on in the place of ours.
+    pub upstream_state: Option<String>,
+    /// We asked the client something: its answer is among the `inputResponses`, and stays here.
+    pub is_asked: bool,
+}
+
+/// The name of our question among the `inputRequests` of a result.
+pub const QUESTION: &str = "anvil.confirm";
+
+/// What a client says to our question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It confirms.
+    Accepted,
+    /// It does not.
+    Declined,
+}
+
+impl Heard {
+    /// Reads the result of an `elicitation/create`: only `accept` with `confirm: true` confirms
+    /// (standards MCP-32).
+    pub fn of(result: Value<'_>) -> Self {
+        let action = result.get("action").and_then(Value::as_str);
+        let word = result.get("content").and_then(|content| content.get("confirm"));
+        let is_accepted =
+            action.as_deref() == Some("accept") && word.and_then(Value::as_bool) == Some(true);
+        if is_accepted { Self::Accepted } else { Self::Declined }
+    }
 }
 
 impl ToolCall {
@@ -163,7 +208,7 @@ impl ToolCall {
             return refuse("params._meta is not an object; nothing was sent");
         }
         let no_arguments = Doc::parse("{}").map_err(Rejection::unreadable)?;
-        Ok(Self { message, id, name, era, no_arguments })
+        Ok(Self { message, id, name, era, no_arguments, round: None })
     }
 
     /// The id that the answer carries.
@@ -234,6 +279,47 @@ impl ToolCall {
             .unwrap_or_default()
     }
 
+    /// The same request for another tool, or with other arguments (a JSON object's text). Its id,
+    /// `_meta` and rounds stay; `None` if it would be no call.
+    pub fn redirected(&self, name: &str, arguments: &str) -> Option<Self> {
+        let mut quoted = String::new();
+        write_string(name, &mut quoted);
+        let mut edits = Edits::new();
+        let set = [("name", quoted.as_str()), ("arguments", arguments)];
+        edits.members(self.message.params()?, &[], &set);
+        let message = Message::read(edits.apply(self.message.body()).into()).ok()?;
+        let mut call = Self::read(message, self.era).ok()?;
+        call.round.clone_from(&self.round);
+        Some(call)
+    }
+
+    /// The call goes on with a state of ours, which stands for this.
+    pub fn set_round(&mut self, round: Round) {
+        self.round = Some(round);
+    }
+
+    /// What the client says to our question, if we asked one.
+    pub fn heard(&self) -> Option<Heard> {
+        let is_asked = self.round.as_ref().is_some_and(|round| round.is_asked);
+        let answer = self.input_responses()?.get(QUESTION)?;
+        is_asked.then(|| Heard::of(answer))
+    }
+
+    /// Whether the call goes on with a round of the upstream's own.
+    pub fn has_upstream_round(&self) -> bool {
+        match &self.round {
+            None => self.param("requestState").is_some() || self.input_responses().is_some(),
+            Some(round) => round.upstream_state.is_some() || self.other_responses() > 0,
+        }
+    }
+
+    /// How many `inputResponses` are the upstream's.
+    fn other_responses(&self) -> usize {
+        let is_asked = self.round.as_ref().is_some_and(|round| round.is_asked);
+        let Some(responses) = self.input_responses() else { return 0 };
+        responses.members().filter(|member| !(is_asked && member.has_name(QUESTION))).count()
+    }
+
     fn param(&self, name: &str) -> Option<Value<'_>> {
         self.message.params()?.get(name)
     }
@@ -292,8 +378,14 @@ impl ToolCall {
     ///
     /// `ignored_arguments` are left out: the argument that takes our confirmation, and the one that
     /// carries the caller's key. White space, member order and escapes make no difference; the
-    /// spelling of numbers does.
-    pub fn canonical_call(&self, ignored_arguments: &[&str], out: &mut impl FnMut(&[u8])) {
+    /// spelling of numbers does. Our own question and state never count, so that a call and its
+    /// confirmed form are one; the upstream's count as `rounds` says.
+    pub fn canonical_call(
+        &self,
+        ignored_arguments: &[&str],
+        rounds: Rounds,
+        out: &mut impl FnMut(&[u8]),
+    ) {
         let stage = self.meta().and_then(|meta| meta.get(STAGE)).and_then(Value::as_bool);
         let mut name = String::new();
         write_string(&self.name, &mut name);
@@ -303,7 +395,23 @@ impl ToolCall {
         canonical_without(self.arguments(), ignored_arguments, out);
         out(if stage == Some(true) { b",true," } else { b",false," });
         let params = self.message.params().unwrap_or_else(|| self.no_arguments.root());
-        canonical_without(params, &["_meta", "arguments", "name"], out);
+        let Some(round) = &self.round else {
+            canonical_without(params, &["_meta", "arguments", "name"], out);
+            out(b"]");
+            return;
+        };
+        let ignored = ["_meta", "arguments", "inputResponses", "name", "requestState"];
+        canonical_without(params, &ignored, out);
+        if rounds == Rounds::Count && self.has_upstream_round() {
+            let mut state = String::from(",");
+            write_string(round.upstream_state.as_deref().unwrap_or_default(), &mut state);
+            state.push(',');
+            out(state.as_bytes());
+            if let Some(responses) = self.input_responses() {
+                let ours: &[&str] = if round.is_asked { &[QUESTION] } else { &[] };
+                canonical_without(responses, ours, out);
+            }
+        }
         out(b"]");
     }
 
@@ -317,12 +425,12 @@ impl ToolCall {
             return self.message.body().clone();
         };
         let mut edits = Edits::new();
-        let mut removed: &[&str] = &[];
+        let mut removed: Vec<&str> = Vec::new();
         if let (ControlsFate::Strip, Some(meta)) = (changes.controls, self.meta()) {
             let is_ours = |member: Member<'_>| CONTROLS.iter().any(|ours| member.has_name(ours));
             let ours = meta.members().filter(|member| is_ours(*member)).count();
             if ours > 0 && ours == meta.members().count() {
-                removed = &["_meta"];
+                removed.push("_meta");
             } else {
                 edits.members(meta, CONTROLS, &[]);
             }
@@ -347,9 +455,26 @@ impl ToolCall {
             }
             (None, None) => {}
         }
-        let added: Vec<(&str, &str)> =
+        let mut set: Vec<(&str, &str)> =
             added.iter().map(|object| ("arguments", object.as_str())).collect();
-        edits.members(params, removed, &added);
+        let mut state = String::new();
+        if let Some(round) = &self.round {
+            match &round.upstream_state {
+                None => removed.push("requestState"),
+                Some(upstream) => {
+                    write_string(upstream, &mut state);
+                    set.push(("requestState", &state));
+                }
+            }
+            if let (true, Some(responses)) = (round.is_asked, self.input_responses()) {
+                if self.other_responses() == 0 {
+                    removed.push("inputResponses");
+                } else {
+                    edits.members(responses, &[QUESTION], &[]);
+                }
+            }
+        }
+        edits.members(params, &removed, &set);
         if edits.is_empty() {
             self.message.body().clone()
         } else {

@@ -3,14 +3,20 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
+use super::ask::Ask;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Carried, Form, Fresh, Refused, Staged, Wire};
 use crate::call::refusal::Refusal;
 use crate::contract::class::Mode;
+use crate::contract::json::{Doc, Kind};
 use crate::contract::key::{Carrier, Key, Place};
 use crate::http::encode::{self, Hop};
+use crate::mcp::Era;
+use crate::mcp::catalog::Mirrored;
+use crate::mcp::headers::mirrored_value;
 use crate::mcp::request::Changes;
 use crate::metrics::KeyResult;
 
@@ -19,6 +25,8 @@ use crate::metrics::KeyResult;
 pub struct Carry {
     /// What every request to the upstream says.
     pub hop: Arc<Hop>,
+    /// Reads the upstream's tools, where a changed argument may be mirrored in a header.
+    pub ask: Ask,
 }
 
 impl Step for Carry {
@@ -33,13 +41,31 @@ impl Step for Carry {
         next: Next<'_, N>,
     ) -> Answered {
         let Staged(fresh) = *staged;
-        let carried = self.carry(fresh)?;
+        let mirrored = self.mirrored(&fresh).await?;
+        let carried = self.carry(fresh, &mirrored)?;
         next.run(Box::new(carried)).await
     }
 }
 
 impl Carry {
-    fn carry(&self, fresh: Fresh) -> Result<Carried, Box<Refused>> {
+    /// The arguments that the tool mirrors in headers, where we change arguments of a modern call
+    /// (standards MCP-15). A tool that nobody can see is not called: its upstream would take the call
+    /// for one that was tampered with, and so it is.
+    async fn mirrored(&self, fresh: &Fresh) -> Result<Vec<Mirrored>, Box<Refused>> {
+        let write = &fresh.write;
+        let Form::Mcp { call, .. } = &write.form else { return Ok(Vec::new()) };
+        let is_keyed = write.mode == Mode::Enforce
+            && matches!(write.operation().carrier.place, Place::Argument(_));
+        if call.era() != Era::Modern || !(is_keyed || write.staged_for.is_some()) {
+            return Ok(Vec::new());
+        }
+        match self.ask.tool(&write.head, call, &write.principal).await {
+            Some(tool) => Ok(tool.mirrored.clone()),
+            None => Err(write.refuse(Refusal::ToolUnseen)),
+        }
+    }
+
+    fn carry(&self, fresh: Fresh, mirrored: &[Mirrored]) -> Result<Carried, Box<Refused>> {
         let write = &fresh.write;
         let ledger_id = fresh
             .continued
@@ -58,7 +84,7 @@ impl Carry {
             (true, Some(_)) => KeyResult::CallerSupplied,
             (true, None) => KeyResult::Injected,
         };
-        let wire = self.wire(&fresh, carrier, &ledger_id).map_err(|refusal| {
+        let wire = self.wire(&fresh, carrier, &ledger_id, mirrored).map_err(|refusal| {
             if refusal == Refusal::KeyConflict {
                 write.metrics.keys.count(KeyResult::Conflict);
             }
@@ -69,7 +95,13 @@ impl Carry {
         Ok(Carried { fresh, wire, ledger_id, key })
     }
 
-    fn wire(&self, fresh: &Fresh, carrier: &Carrier, key: &Key) -> Result<Wire, Refusal> {
+    fn wire(
+        &self,
+        fresh: &Fresh,
+        carrier: &Carrier,
+        key: &Key,
+        mirrored: &[Mirrored],
+    ) -> Result<Wire, Refusal> {
         let write = &fresh.write;
         let is_declared =
             write.operation().id.as_str() != "_undeclared" && write.mode == Mode::Enforce;
@@ -109,6 +141,7 @@ impl Carry {
                 let rewritten = call.forwarded(&changes);
                 if rewritten != *call.message().body() {
                     encode::mark_rewritten(&mut headers);
+                    mirror(mirrored, &rewritten, &mut headers);
                 }
                 rewritten
             }
@@ -117,6 +150,27 @@ impl Carry {
         set_length(&mut headers, &write.head.method, body.len());
         let head = encode::request_head(&write.head, headers, target.as_deref(), &self.hop)?;
         Ok(Wire { head, body })
+    }
+}
+
+/// Keeps the headers equal to the arguments that they mirror (standards MCP-15).
+fn mirror(mirrored: &[Mirrored], body: &Bytes, headers: &mut HeaderMap) {
+    if mirrored.is_empty() {
+        return;
+    }
+    let Ok(doc) = Doc::parse(body.clone()) else { return };
+    let arguments = doc.root().get("params").and_then(|params| params.get("arguments"));
+    for Mirrored { path, header } in mirrored {
+        let named = path.iter().try_fold(arguments, |value, name| Some(value?.get(name)));
+        let text = named.flatten().and_then(|value| match value.kind() {
+            Kind::String => value.as_str().map(|text| mirrored_value(&text)),
+            Kind::Bool | Kind::Number => HeaderValue::from_str(value.raw()).ok(),
+            Kind::Array | Kind::Null | Kind::Object => None,
+        });
+        match text {
+            Some(value) => headers.insert(header.clone(), value),
+            None => headers.remove(header),
+        };
     }
 }
 

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use super::confirmation::{Binding, Nonce};
+use super::rounds::{self, Question, State};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Answered, Carried, Refused, Shared};
+use super::{Admitted, Answered, Carried, Form, Refused, Shared};
 use crate::call::Confirmation;
 use crate::call::refusal::{Challenge, Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
@@ -49,7 +50,7 @@ impl Confirm {
     /// The nonce to spend, if a token was needed and counts.
     fn admit(&self, carried: &Carried) -> Result<Option<Nonce>, Box<Refused>> {
         let write = &carried.fresh.write;
-        let level = write.level.max(carried.fresh.standing.level.unwrap_or(Level::None));
+        let level = carried.fresh.level();
         let given = &write.control.confirm;
         let counted = match (level, given) {
             (Level::None, _) | (Level::Caller, Some(_)) => Ok(None),
@@ -77,7 +78,7 @@ impl Confirm {
 pub fn challenge(shared: &Shared, carried: &Carried, mismatch: Option<Mismatch>) -> Box<Refused> {
     let write = &carried.fresh.write;
     let standing = &carried.fresh.standing;
-    let level = write.level.max(standing.level.unwrap_or(Level::None));
+    let level = carried.fresh.level();
     write.metrics.confirmations.count(match mismatch {
         None => ConfirmationResult::Required,
         Some(Mismatch::Expired) => ConfirmationResult::Expired,
@@ -112,11 +113,40 @@ pub fn challenge(shared: &Shared, carried: &Carried, mismatch: Option<Mismatch>)
         challenge.expires_at =
             jiff::Timestamp::from_millisecond(expires_ms).ok().map(|time| time.to_string());
     }
+    let question = question(shared, carried, &challenge);
     let refusal = match mismatch {
         Some(mismatch) => Refusal::ConfirmationMismatch(mismatch, challenge),
         None => Refusal::ConfirmationRequired(challenge),
     };
-    write.refuse(refusal)
+    let mut refused = write.refuse(refusal);
+    refused.question = question.map(Box::new);
+    refused
+}
+
+/// What a client that can be asked is asked instead; `None` over HTTP, for a level that no client can
+/// satisfy, and for a client that was asked already.
+fn question(shared: &Shared, carried: &Carried, challenge: &Challenge) -> Option<Question> {
+    let write = &carried.fresh.write;
+    let Form::Mcp { call, .. } = &write.form else { return None };
+    let answer = match (challenge.level, &challenge.token) {
+        (Level::Caller, _) => Confirmation::Word,
+        (Level::Challenge, Some(token)) => Confirmation::Token(token.clone()),
+        (Level::Challenge, None) | (Level::Human | Level::None, _) => return None,
+    };
+    if call.heard().is_some() {
+        return None;
+    }
+    let class = write.class.as_str();
+    let mut message = rounds::question(write.operation(), class, call.name(), call.arguments());
+    if let Some(reason) = challenge.reason() {
+        message = format!("{reason} {message}");
+    }
+    // A round of the upstream's own would be lost between ours.
+    let state = (!call.has_upstream_round()).then(|| {
+        let state = State { asked: Some(answer.clone()), ..State::default() };
+        state.seal(&shared.sealer, &write.principal.id, shared.clock.now_ms())
+    });
+    Some(Question { message, answer, state })
 }
 
 fn binding(carried: &Carried) -> Binding<'_> {

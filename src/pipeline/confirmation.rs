@@ -21,6 +21,9 @@ use crate::contract::key::{Digest, EntryId};
 /// How every token starts; an argument `confirm` that starts so is ours, not the tool's.
 pub const PREFIX: &str = "tbc1_";
 
+/// How every sealed state starts; a `requestState` that starts so is ours, not the upstream's.
+pub const STATE_PREFIX: &str = "tbs1_";
+
 /// How long a token counts, in milliseconds (contract section 4).
 pub const LIFE_MS: i64 = 10 * 60 * 1000;
 
@@ -115,6 +118,22 @@ impl Sealer {
         Ok(nonce)
     }
 
+    /// A state that a client keeps for us between two rounds (standards MCP-34): readable, not to be
+    /// changed.
+    pub fn seal_state(&self, json: &str) -> String {
+        let mut sealed = self.mac(b"state\0").chain_update(json).finalize().into_bytes().to_vec();
+        sealed.extend_from_slice(json.as_bytes());
+        format!("{STATE_PREFIX}{}", URL_SAFE_NO_PAD.encode(sealed))
+    }
+
+    /// What [`Sealer::seal_state`] sealed; `None` for anything else.
+    pub fn open_state(&self, state: &str) -> Option<String> {
+        let sealed = URL_SAFE_NO_PAD.decode(state.strip_prefix(STATE_PREFIX)?).ok()?;
+        let (mac, json) = sealed.split_at_checked(MAC)?;
+        self.mac(b"state\0").chain_update(json).verify_slice(mac).ok()?;
+        String::from_utf8(json.to_vec()).ok()
+    }
+
     /// A weak principal's name: a keyed hash of what the caller sent as credentials, so that the
     /// ledger cannot be searched for a credential by guessing.
     pub fn principal(&self, credentials: impl IntoIterator<Item = (String, Vec<u8>)>) -> String {
@@ -206,6 +225,19 @@ mod tests {
             assert_eq!(sealer.open(&token, &binding, 0), Err(mismatch));
         }
         assert_eq!(Sealer::new([8; 32]).open(&token, &bound(&plain), 0), Err(Mismatch::Forged));
+    }
+
+    #[test]
+    fn mcp_34_a_state_that_was_changed_is_none() {
+        let sealer = Sealer::new([7; 32]);
+        let state = sealer.seal_state("{\"p\":\"a\"}");
+
+        assert_eq!(sealer.open_state(&state).as_deref(), Some("{\"p\":\"a\"}"));
+        assert_eq!(Sealer::new([8; 32]).open_state(&state), None);
+        assert_eq!(sealer.open_state(&format!("{state}A")), None);
+        assert_eq!(sealer.open_state(&state[..state.len() - 1]), None);
+        assert_eq!(sealer.open_state("tbs1_"), None);
+        assert_eq!(sealer.open_state(""), None);
     }
 
     proptest! {

@@ -82,7 +82,12 @@ impl Live {
         let mut undeclared = Vec::new();
         for transport in [Transport::Http, Transport::Mcp] {
             for class in Class::ALL.iter().copied() {
-                if transport == Transport::Mcp && class != Class::Irreversible {
+                let is_possible = match transport {
+                    Transport::Http => true,
+                    // A read only where the upstream's annotations are trusted.
+                    Transport::Mcp => matches!(class, Class::Irreversible | Class::Read),
+                };
+                if !is_possible {
                     continue;
                 }
                 let operation = Operation::undeclared(class, level, snapshot.undeclared_mode());

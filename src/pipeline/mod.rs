@@ -20,15 +20,18 @@
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod ask;
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
+pub mod elsewhere;
 pub mod live;
 pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
+pub mod rounds;
 pub mod select;
 pub mod settle;
 pub mod stage;
@@ -42,25 +45,32 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
-use crate::call::digest::RequestDigest;
+use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
-use crate::contract::class::{Class, Level, Mode};
-use crate::contract::key::{EntryId, Key};
+use crate::contract::class::{Class, Level, Mode, words};
+use crate::contract::key::{EntryId, Key, OperationId};
 use crate::contract::operation::Operation;
 use crate::contract::path::Request;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::ledger::{Expected, Ledger};
+use crate::mcp::answer::Reports;
+use crate::mcp::catalog::Catalog;
+use crate::mcp::clients::Clients;
+use crate::mcp::questions::Questions;
 use crate::mcp::request::ToolCall;
+use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
 use crate::metrics::{Decision, Metrics, OperationMetrics};
 use crate::policy::Served;
 use crate::tasks::Tasks;
 use confirmation::{Nonce, Sealer};
+use elsewhere::Elsewhere;
 use live::{Live, Policies};
 use repeat::Standing;
+use rounds::Question;
 
 /// Limits of one sidecar. Each bounds memory or time; the defaults are in `config`.
 #[derive(Clone, Debug)]
@@ -105,6 +115,59 @@ pub struct Settings {
     pub upstream_base: String,
     /// Headers that every request to the upstream carries: its credential, where we hold it.
     pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
+    /// What is special to MCP.
+    pub mcp: McpSettings,
+}
+
+/// What the steps are told of MCP.
+#[derive(Clone, Debug)]
+pub struct McpSettings {
+    /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
+    pub trust_annotations: bool,
+    /// What becomes of the reports that the upstream sends.
+    pub reports: Reports,
+    /// Who serves `POST /call/<tool>`.
+    pub call_route: CallRoute,
+    /// How long a call is held while its client is asked (standards MCP-31).
+    pub question: Duration,
+}
+
+impl Default for McpSettings {
+    fn default() -> Self {
+        Self {
+            trust_annotations: false,
+            reports: Reports::Replace,
+            call_route: CallRoute::Bridge,
+            question: Duration::from_secs(45),
+        }
+    }
+}
+
+/// What was seen of MCP and is remembered, in memory and bounded.
+#[derive(Debug, Default)]
+pub struct McpState {
+    /// Tools, as callers were shown them.
+    pub catalog: Catalog,
+    /// Whoever asks for a caller's list holds one of these: the next one finds it learnt.
+    pub asking: [tokio::sync::Mutex<()>; 16],
+    /// What the clients of sessions can do.
+    pub sessions: Sessions,
+    /// Calls whose answer comes elsewhere.
+    pub elsewhere: Elsewhere,
+    /// Questions that are put to clients of sessions.
+    pub questions: Questions,
+    /// Our own sessions, for callers that do not speak MCP.
+    pub clients: Clients,
+}
+
+words! {
+    /// Who serves `POST /call/<tool>`.
+    CallRoute {
+        /// We do, as a client of the MCP upstream, while the policy declares a tool.
+        Bridge = "bridge",
+        /// The upstream does: it is a plain HTTP call.
+        Forward = "forward",
+    }
 }
 
 /// What all workers share.
@@ -126,9 +189,33 @@ pub struct Shared {
     pub sealer: Sealer,
     /// Tasks that a drain waits for.
     pub tasks: Tasks,
+    /// What was seen of MCP.
+    pub mcp: McpState,
 }
 
 impl Shared {
+    /// Who calls: the weak principal, a keyed hash of all credentials together, so that two at once
+    /// are one principal of both (standards MCP-49; contract section 9).
+    pub fn principal(&self, head: &Head) -> Principal {
+        let mut credentials: Vec<(String, Vec<u8>)> = head
+            .headers
+            .iter()
+            .filter(|(name, _)| is_credential(name.as_str()))
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+            .collect();
+        if credentials.is_empty() {
+            return Principal::anonymous();
+        }
+        credentials.sort();
+        Principal { id: self.sealer.principal(credentials).into(), is_weak: true }
+    }
+
+    /// The session that a message belongs to.
+    pub fn session(&self, head: &Head, principal: &Principal) -> SessionKey {
+        let id = head.headers.get(SESSION).and_then(|id| id.to_str().ok()).unwrap_or_default();
+        SessionKey::new(&principal.id, id)
+    }
+
     /// A fresh entry id.
     pub fn entry_id(&self) -> EntryId {
         let mut random = [0; 10];
@@ -162,11 +249,19 @@ pub struct Refused {
     pub metrics: Option<Arc<OperationMetrics>>,
     /// The class, once it is known.
     pub class: Class,
+    /// What a client that can be asked is asked in its place.
+    pub question: Option<Box<Question>>,
 }
 
 impl From<Refusal> for Box<Refused> {
     fn from(refusal: Refusal) -> Self {
-        Self::new(Refused { refusal, report: None, metrics: None, class: Class::Irreversible })
+        Self::new(Refused {
+            refusal,
+            report: None,
+            metrics: None,
+            class: Class::Irreversible,
+            question: None,
+        })
     }
 }
 
@@ -187,6 +282,8 @@ pub struct Reply {
     pub class: Class,
     /// How long the upstream took.
     pub upstream: Duration,
+    /// Set by the end of the body if the answer was not in it, and comes elsewhere.
+    pub elsewhere: Option<Arc<AtomicBool>>,
 }
 
 /// A read on its way.
@@ -248,8 +345,23 @@ pub struct Write {
     pub form: Form,
     /// What enforcement would have done, in observe mode.
     pub would: Option<&'static str>,
+    /// Why it is served as less than it is declared: no follow-up is offered then.
+    pub degraded: Option<&'static str>,
+    /// The entry whose call this is a further round of (standards MCP-35).
+    pub continues: Option<EntryId>,
+    /// The call that was asked for, where this is its draft.
+    pub staged_for: Option<Box<StagedFor>>,
     /// When it arrived.
     pub arrived: Instant,
+}
+
+/// The call that was asked for, where its draft is made.
+#[derive(Debug)]
+pub struct StagedFor {
+    /// Its operation.
+    pub served: Arc<Served>,
+    /// Its request: what promotes or discards the draft is filled from it.
+    pub form: Form,
 }
 
 /// A write's request.
@@ -271,6 +383,16 @@ pub enum Form {
     },
 }
 
+impl Form {
+    /// The request as paths read it.
+    pub fn request(&self) -> Request<'_> {
+        match self {
+            Self::Http { doc, .. } => doc.request(),
+            Self::Mcp { call, .. } => Request::Arguments(call.arguments()),
+        }
+    }
+}
+
 impl Write {
     /// The declared operation.
     pub fn operation(&self) -> &Operation {
@@ -279,9 +401,16 @@ impl Write {
 
     /// The request as paths read it.
     pub fn request(&self) -> Request<'_> {
-        match &self.form {
-            Form::Http { doc, .. } => doc.request(),
-            Form::Mcp { call, .. } => Request::Arguments(call.arguments()),
+        self.form.request()
+    }
+
+    /// The operation that the ledger has for it: the draft's where the draft form is asked for.
+    pub fn recorded_operation(&self) -> &OperationId {
+        match &self.operation().draft {
+            Some(draft) if self.control.stage && self.staged_for.is_none() => {
+                &draft.reference.operation
+            }
+            Some(_) | None => &self.operation().id,
         }
     }
 
@@ -301,9 +430,16 @@ impl Write {
         }
     }
 
-    /// A report with what every report of this call says.
+    /// A report with what every report of this call says: of the effect that was asked for, where
+    /// this is its draft.
     pub fn report(&self) -> Report {
-        let mut report = Report::new(self.class, self.operation().id.clone());
+        let mut report = match &self.staged_for {
+            Some(asked) => {
+                let operation = &asked.served.operation;
+                Report::new(operation.class, operation.id.clone())
+            }
+            None => Report::new(self.class, self.operation().id.clone()),
+        };
         report.would = self.would.map(Into::into);
         report
     }
@@ -318,6 +454,7 @@ impl Write {
             report: Some(report),
             metrics: Some(Arc::clone(&self.metrics)),
             class: self.class,
+            question: None,
         })
     }
 }
@@ -339,6 +476,17 @@ pub struct Fresh {
     pub continued: Option<Key>,
     /// The accepted entry that it takes back.
     pub undoes: Option<EntryId>,
+}
+
+impl Fresh {
+    /// The confirmation that the call needs: the strictest of the operation's own and of what the call
+    /// is to the calls before it. A further round of a call was confirmed with its first.
+    pub fn level(&self) -> Level {
+        if self.standing.is_round {
+            return Level::None;
+        }
+        self.write.level.max(self.standing.level.unwrap_or(Level::None))
+    }
 }
 
 /// A write in the form that will be sent: itself, or its draft.

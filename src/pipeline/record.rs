@@ -171,7 +171,7 @@ async fn begin(
             transport: write.transport().as_str(),
             target: write.target(),
             task: write.control.task.clone(),
-            staged_for: None,
+            staged_for: write.staged_for.as_ref().map(|asked| asked.served.operation.id.clone()),
             ledger_id: carried.ledger_id.clone(),
             key_sent: carried.key.is_some(),
             lookup: lookup(&carried),
@@ -187,6 +187,10 @@ async fn begin(
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
+                if let Some(waiting) = fresh.standing.rerun {
+                    // The next round has come: nobody waits for it any more.
+                    shared.mcp.elsewhere.forget_entry(waiting);
+                }
                 let after_unknown = fresh.standing.after_unknown;
                 let undoes = undo_kind(shared, fresh.undoes).await;
                 let carried = Arc::new(carried);
@@ -252,8 +256,7 @@ async fn undo_kind(shared: &Shared, entry: Option<EntryId>) -> Option<UndoKind> 
 }
 
 fn needs_confirmation(carried: &Carried) -> bool {
-    let fresh = &carried.fresh;
-    fresh.write.level.max(fresh.standing.level.unwrap_or(Level::None)) != Level::None
+    carried.fresh.level() != Level::None
 }
 
 /// The lookup as far as the request and the key can fill it: what is left when the answer is lost.

@@ -10,9 +10,9 @@
 
 use crate::call::refusal::{Because, Refusal};
 use crate::contract::class::{Class, Level, OnUnknown, Repeat};
-use crate::contract::key::{Digest, EntryId};
+use crate::contract::key::{Digest, EntryId, OperationId};
 use crate::contract::operation::Operation;
-use crate::ledger::{Prior, Priors, State};
+use crate::ledger::{Cause, Prior, Priors, State};
 
 /// How long an answer that was not delivered is given to a repeat, in milliseconds (standards 8.2).
 pub const UNDELIVERED_WINDOW_MS: i64 = 24 * 60 * 60 * 1000;
@@ -20,6 +20,8 @@ pub const UNDELIVERED_WINDOW_MS: i64 = 24 * 60 * 60 * 1000;
 /// The call that is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
+    /// The id of the operation that is performed: the draft's, where the draft form is asked for.
+    pub id: &'a OperationId,
     /// The operation.
     pub operation: &'a Operation,
     /// Its class for this call.
@@ -30,6 +32,8 @@ pub struct Asked<'a> {
     pub has_key: bool,
     /// Whether the draft form is asked for.
     pub is_staged: bool,
+    /// The entry whose call this is a further round of.
+    pub continues: Option<EntryId>,
     /// The time, in milliseconds since 1970.
     pub now_ms: i64,
 }
@@ -58,6 +62,8 @@ pub struct Standing {
     pub repeats: Option<EntryId>,
     /// The entry that it continues is of unknown outcome.
     pub after_unknown: bool,
+    /// It is a further round of the entry's call, which was confirmed with the first.
+    pub is_round: bool,
 }
 
 /// Judges a call by the entries before it.
@@ -83,14 +89,34 @@ pub fn judge(asked: &Asked<'_>, priors: &Priors) -> Judgement {
     }
 }
 
+/// A call whose entry waits: the next round goes on with it, and so does the very call after a page was
+/// visited, since the upstream did nothing before.
+fn waiting(asked: &Asked<'_>, prior: &Prior) -> Option<Standing> {
+    if prior.state != State::Waiting {
+        return None;
+    }
+    let is_round = asked.continues == Some(prior.entry);
+    let is_after_visit = prior.cause == Some(Cause::UrlElicitation);
+    (is_round || is_after_visit).then(|| Standing {
+        rerun: Some(prior.entry),
+        is_round,
+        ..Standing::default()
+    })
+}
+
 fn by_key(asked: &Asked<'_>, prior: &Prior) -> Judgement {
-    let is_same = prior.operation == asked.operation.id
+    let is_same = prior.operation == *asked.id
         && prior.digest == asked.digest
         && prior.staged == asked.is_staged;
     if !is_same {
         return Judgement::Refuse(Refusal::KeyReused(prior.entry, prior.operation.clone()));
     }
+    if let Some(standing) = waiting(asked, prior) {
+        return Judgement::Go(standing);
+    }
     match prior.state {
+        // The recorded handle or question.
+        State::Waiting if prior.is_answer_kept => Judgement::Replay(prior.entry),
         State::Begun | State::Waiting => Judgement::Refuse(Refusal::InFlight(prior.entry)),
         State::Accepted => recorded(prior),
         State::Undone => Judgement::Refuse(Refusal::Undone(prior.entry)),
@@ -126,6 +152,9 @@ fn beside_an_open_twin(judgement: Judgement, prior: &Prior, priors: &Priors) -> 
 }
 
 fn by_digest(asked: &Asked<'_>, prior: &Prior, priors: &Priors) -> Judgement {
+    if let Some(standing) = waiting(asked, prior) {
+        return Judgement::Go(standing);
+    }
     match prior.state {
         State::Begun | State::Waiting => Judgement::Refuse(Refusal::InFlight(prior.entry)),
         State::Rejected | State::Undone => Judgement::Go(Standing::default()),
@@ -177,6 +206,7 @@ fn unknown(asked: &Asked<'_>, prior: &Prior) -> Judgement {
         level: Some(level),
         repeats: None,
         after_unknown: true,
+        is_round: false,
     })
 }
 
@@ -203,11 +233,14 @@ mod tests {
 
     fn asked(operation: &Operation, has_key: bool) -> Asked<'_> {
         Asked {
+            id: &operation.id,
             operation,
+            continues: None,
             class: operation.class,
             digest: Digest([1; 32]),
             has_key,
             is_staged: false,
+            continues: None,
             now_ms: NOW,
         }
     }
@@ -253,9 +286,11 @@ mod tests {
         let asked = asked(&operation, true);
         let rerun = Standing { rerun: Some(entry(7)), ..Standing::default() };
         let unkept = Prior { is_answer_kept: false, ..prior(7, State::Accepted) };
+        let unseen = Prior { is_answer_kept: false, ..prior(7, State::Waiting) };
         let cases = [
             (prior(7, State::Begun), Judgement::Refuse(Refusal::InFlight(entry(7)))),
-            (prior(7, State::Waiting), Judgement::Refuse(Refusal::InFlight(entry(7)))),
+            (prior(7, State::Waiting), Judgement::Replay(entry(7))),
+            (unseen, Judgement::Refuse(Refusal::InFlight(entry(7)))),
             (prior(7, State::Accepted), Judgement::Replay(entry(7))),
             (unkept, Judgement::Refuse(Refusal::AnswerNotKept(entry(7)))),
             (prior(7, State::Undone), Judgement::Refuse(Refusal::Undone(entry(7)))),
@@ -359,6 +394,27 @@ mod tests {
             panic!("a reversible one goes through");
         };
         assert_eq!((through.because, through.repeats), (None, Some(entry(7))));
+    }
+
+    #[test]
+    fn mcp_35_a_further_round_goes_on_with_its_own_entry_only() {
+        let operation = operation(Class::Irreversible);
+        let round = |number| Asked { continues: Some(entry(number)), ..asked(&operation, false) };
+        let own = Standing { rerun: Some(entry(7)), is_round: true, ..Standing::default() };
+        let waiting = prior(7, State::Waiting);
+
+        assert_eq!(judge(&round(7), &digest(waiting.clone())), Judgement::Go(own.clone()));
+        assert_eq!(judge(&round(7), &key(waiting.clone())), Judgement::Go(own));
+        let in_flight = Judgement::Refuse(Refusal::InFlight(entry(7)));
+        assert_eq!(judge(&round(8), &digest(waiting)), in_flight);
+        assert_eq!(judge(&round(7), &digest(prior(7, State::Begun))), in_flight);
+        let over = judge(&round(7), &digest(prior(7, State::Accepted)));
+        assert!(matches!(over, Judgement::Go(standing) if !standing.is_round));
+
+        let visited = Prior { cause: Some(Cause::UrlElicitation), ..prior(7, State::Waiting) };
+        let again = Standing { rerun: Some(entry(7)), ..Standing::default() };
+        let asked = asked(&operation, false);
+        assert_eq!(judge(&asked, &digest(visited)), Judgement::Go(again));
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn look(write: &Write) -> Look {
         key: write.control.key.clone(),
         digest: write.digest.whole,
         mark: write.digest.mark,
-        operation: write.operation().id.clone(),
+        operation: write.recorded_operation().clone(),
         staged: write.control.stage,
     }
 }
@@ -90,11 +90,13 @@ pub fn look(write: &Write) -> Look {
 /// What is judged.
 pub fn asked(write: &Write, now_ms: i64) -> Asked<'_> {
     Asked {
+        id: write.recorded_operation(),
         operation: write.operation(),
         class: write.class,
         digest: write.digest.whole,
         has_key: write.control.key.is_some(),
         is_staged: write.control.stage,
+        continues: write.continues,
         now_ms,
     }
 }
@@ -129,5 +131,6 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         metrics: Arc::clone(&write.metrics),
         class: write.class,
         upstream: std::time::Duration::ZERO,
+        elsewhere: None,
     })
 }

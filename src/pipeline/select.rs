@@ -10,17 +10,18 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 
-use super::confirmation::PREFIX;
+use super::ask::Ask;
+use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
+use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
-use crate::call::digest::{RequestDigest, is_credential};
+use crate::call::digest::RequestDigest;
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{
-    Call, Confirmation, Control, Head, Oddity, Payload, Permit, Principal, Transport,
-    effective_mode,
+    Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport, effective_mode,
 };
 use crate::contract::assertion::{Assertion, Check};
 use crate::contract::class::{Class, Level, Mode};
@@ -28,10 +29,12 @@ use crate::contract::json::{Doc, Edits, Kind};
 use crate::contract::key::{Key, Place};
 use crate::contract::operation::{Argument, Mapping, Operation, Target};
 use crate::contract::path::{Path, Request, Root, Scope, Segment};
+use crate::contract::report::Report;
 use crate::contract::selector::Selector;
 use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
-use crate::mcp::request::ToolCall;
+use crate::mcp::catalog::CONFIRM;
+use crate::mcp::request::{Heard, Round, Rounds, ToolCall};
 use crate::metrics::OperationMetrics;
 use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 
@@ -40,6 +43,8 @@ use crate::policy::{Choice, Found, Group, Served, Undeclared, choose};
 pub struct Select<R> {
     /// What all workers share.
     pub shared: Arc<Shared>,
+    /// Reads the upstream's tools, where a call's tool must be known.
+    pub ask: Ask,
     /// Where reads go on: they leave the way of the writes here.
     pub reads: R,
 }
@@ -63,17 +68,32 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
     ) -> Answered {
         let Call { head, control, payload, oddity, permit } = call;
         let live = self.shared.policies.load();
+        let is_staged = control.stage;
         let selected = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live)?,
+            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
         };
         match selected {
+            // A read has no draft, and a call that asks for one must not be made as it is.
+            Selected::Read(read) if is_staged => Err(Box::new(Refused {
+                refusal: Refusal::NoDraftForm,
+                report: Some(Report {
+                    refused: Some(Refusal::NoDraftForm.code().into()),
+                    ..Report::for_read(read.served.operation.id.clone())
+                }),
+                metrics: Some(read.metrics),
+                class: Class::Read,
+                question: None,
+            })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
             // Boxed, or every read's future would have room for all that a write may wait for.
             Selected::Write(write) => Box::pin(next.run(write)).await,
         }
     }
 }
+
+/// Said of a tool that is not as its policy pins it.
+pub const UNPINNED: &str = "the tool's live input schema does not match schema_sha256";
 
 /// What a call was matched to.
 struct Chosen {
@@ -133,7 +153,7 @@ impl<R> Select<R> {
                 let refusal = oddity.into_refusal();
                 if mode == Mode::Enforce {
                     turn_away(&head, body).await;
-                    return Err(refusal.into());
+                    return Err(known(&live, &groups, refusal));
                 }
                 Some(refusal.code())
             }
@@ -167,15 +187,25 @@ impl<R> Select<R> {
                 })));
             }
         }
-        let collected = Box::pin(self.collect(body, limit(&groups, &self.shared))).await?;
+        let most = limit(&groups, &self.shared);
+        let collected = match Box::pin(self.collect(&head, body, most)).await {
+            Ok(collected) => collected,
+            Err(refusal) => return Err(known(&live, &groups, refusal)),
+        };
         let (body_doc, would) = match BodyDoc::read(&head.headers, collected.bytes()) {
             Ok(doc) => (doc, would),
-            Err(refusal) if mode == Mode::Enforce => return Err(refusal.into()),
+            Err(refusal) if mode == Mode::Enforce => {
+                return Err(known(&live, &groups, refusal));
+            }
             Err(refusal) => (BodyDoc::Opaque, would.or(Some(refusal.code()))),
         };
         let params = parameters(&groups, head.path());
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = self.choose_http(&head, &live, &groups, &doc)?;
+        // What decides between a read and a write may not be read in two ways, whatever it decided.
+        if mode == Mode::Enforce && is_decided_by_twins(&groups, &doc) {
+            return Err(refused(&chosen, Refusal::AmbiguousMember));
+        }
         drop(params);
         drop(groups);
         if chosen.class == Class::Read {
@@ -214,7 +244,7 @@ impl<R> Select<R> {
         }
         let is_ambiguous =
             readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
-        if is_ambiguous {
+        if is_ambiguous || has_key_twin(operation, &doc) {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -244,23 +274,28 @@ impl<R> Select<R> {
         Ok(self.write(head, control, permit, live, chosen, digest, form, would))
     }
 
-    fn tool(
+    async fn tool(
         &self,
         head: Head,
         mut control: Control,
-        call: Box<ToolCall>,
+        mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
         live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
-        let found = live.snapshot.find_tool(call.name());
-        let request = Request::Arguments(call.arguments());
-        let scope = Scope { request, response: None, key: None };
-        let choice = match found {
-            Some(group) => choose(&Found::One(group), &scope),
-            None => Choice::Undeclared { strictest: None },
+        let mut chosen = self.choose_tool(&head, &call, &live).await?;
+        let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
+        let state = match self.opened_round(&head, &mut call) {
+            Ok(state) => state,
+            Err(refusal) => return Err(refused(&chosen, refusal)),
         };
-        let chosen = self.chosen(choice, Transport::Mcp, Class::Irreversible, &live)?;
+        match (&state.asked, call.heard()) {
+            (Some(answer), Some(Heard::Accepted)) => control.confirm = Some(answer.clone()),
+            (Some(_), Some(Heard::Declined)) => {
+                return Err(refused(&chosen, Refusal::ConfirmationDeclined));
+            }
+            (Some(_), None) | (None, _) => {}
+        }
         let mut would = None;
         if let Some(oddity) = oddity {
             let refusal = oddity.into_refusal();
@@ -268,6 +303,18 @@ impl<R> Select<R> {
                 return Err(refused(&chosen, refusal));
             }
             would = Some(refusal.code());
+        }
+        let is_decided_by_twins = live.snapshot.find_tool(call.name()).is_some_and(|group| {
+            group.operations.iter().any(|served| served.operation.class.is_write())
+                && group
+                    .operations
+                    .iter()
+                    .flat_map(|served| &served.operation.conditions)
+                    .filter_map(|condition| request_place(&condition.path))
+                    .any(|(_, names)| has_case_twin(call.arguments(), &names))
+        });
+        if is_decided_by_twins && chosen.mode == Mode::Enforce {
+            return Err(refused(&chosen, Refusal::AmbiguousMember));
         }
         if chosen.class == Class::Read {
             self.count(&permit, Class::Read);
@@ -284,12 +331,12 @@ impl<R> Select<R> {
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
-        // A model can only set arguments: a `confirm` that starts like our token is ours.
-        if let Some(token) = call.argument("confirm").and_then(|value| value.as_str())
-            && token.starts_with(PREFIX)
-        {
-            control.confirm = Some(Confirmation::Token(token.into_owned()));
-            ignored.push("confirm".to_owned());
+        match self.confirm_argument(&head, &call, &chosen).await {
+            None => {}
+            Some(given) => {
+                control.confirm = given.or(control.confirm);
+                ignored.push(CONFIRM.to_owned());
+            }
         }
         if let Some(argument) = &operation.confirm_argument
             && control.confirm.is_none()
@@ -306,7 +353,9 @@ impl<R> Select<R> {
         }
         let is_ambiguous =
             readers(operation).any(|(_, names)| has_case_twin(call.arguments(), &names));
-        if is_ambiguous {
+        let has_key_twin = matches!(&operation.carrier.place, Place::Argument(name)
+            if call.arguments().has_twin(name));
+        if is_ambiguous || has_key_twin {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -319,16 +368,136 @@ impl<R> Select<R> {
         if let Place::Argument(name) = &operation.carrier.place {
             uncounted.push(name);
         }
-        let digest = RequestDigest::tool(
-            call.name(),
-            &head.headers,
-            &operation.vary_on,
-            call.arguments(),
-            &uncounted,
-            |out| call.canonical_call(&uncounted, &mut |bytes| out(bytes)),
-        );
+        let digest_of = |rounds| {
+            RequestDigest::tool(
+                head.uri.path_and_query().map_or("/", |target| target.as_str()),
+                call.name(),
+                &head.headers,
+                &operation.vary_on,
+                call.arguments(),
+                &uncounted,
+                |out| call.canonical_call(&uncounted, rounds, &mut |bytes| out(bytes)),
+            )
+        };
+        let mut digest = digest_of(Rounds::Count);
+        let mut continues = None;
+        // What the entry was begun as: for a staged call that is its draft.
+        let begun_as = match &operation.draft {
+            Some(draft) if control.stage => {
+                live.snapshot.operation(&draft.reference.operation).map(|s| s.operation.fingerprint)
+            }
+            Some(_) | None => Some(operation.fingerprint),
+        };
+        if let Some(open) = state.open
+            && Some(open.operation) == begun_as
+        {
+            let first = digest_of(Rounds::Ignore);
+            let whole = if control.stage { first.staged().whole } else { first.whole };
+            if whole == open.digest {
+                digest = first;
+                continues = Some(open.entry);
+            }
+        }
         let form = Form::Mcp { call, ignored };
-        Ok(self.write(head, control, permit, live, chosen, digest, form, would))
+        let mut selected = self.write(head, control, permit, live, chosen, digest, form, would);
+        if let Selected::Write(write) = &mut selected {
+            write.degraded = degraded;
+            write.continues = continues;
+        }
+        Ok(selected)
+    }
+
+    /// What our own state in a call's `requestState` holds; the call goes on with what it stood for.
+    fn opened_round(&self, head: &Head, call: &mut ToolCall) -> Result<State, Refusal> {
+        let Some(text) = call.request_state().filter(|text| text.starts_with(STATE_PREFIX)) else {
+            return Ok(State::default());
+        };
+        let principal = self.shared.principal(head);
+        let now_ms = self.shared.clock.now_ms();
+        let state = State::open(&self.shared.sealer, &text, &principal.id, now_ms)
+            .ok_or(Refusal::StateInvalid)?;
+        drop(text);
+        let upstream_state = state.upstream.clone();
+        call.set_round(Round { upstream_state, is_asked: state.asked.is_some() });
+        Ok(state)
+    }
+
+    /// Which operation a tool call is. An undeclared tool is a read only where the operator trusts
+    /// the upstream's annotations and they say so (standards MCP-24).
+    async fn choose_tool(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        live: &Live,
+    ) -> Result<Chosen, Box<Refused>> {
+        let group = live.snapshot.find_tool(call.name());
+        let mut class = Class::Irreversible;
+        if group.is_none() && self.shared.settings.mcp.trust_annotations {
+            let principal = self.shared.principal(head);
+            let tool = self.ask.tool(head, call, &principal).await;
+            if tool.is_some_and(|tool| tool.is_read_only) {
+                class = Class::Read;
+            }
+        }
+        let choice = match live.snapshot.find_tool(call.name()) {
+            Some(group) => {
+                let request = Request::Arguments(call.arguments());
+                choose(&Found::One(group), &Scope { request, response: None, key: None })
+            }
+            None => Choice::Undeclared { strictest: None },
+        };
+        self.chosen(choice, Transport::Mcp, class, live)
+    }
+
+    /// Holds the live tool against the schema that the policy pins. One that differs, or that nobody
+    /// can see, is served as irreversible; the reason is given.
+    async fn held_against_pin(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        live: &Live,
+        chosen: &mut Chosen,
+    ) -> Option<&'static str> {
+        let pin = chosen.served.schema_sha256.as_ref()?;
+        let principal = self.shared.principal(head);
+        let tool = self.ask.tool(head, call, &principal).await;
+        if tool.is_some_and(|tool| tool.matches(pin)) {
+            return None;
+        }
+        chosen.class = Class::Irreversible;
+        let strictest = live.undeclared(Transport::Mcp, Class::Irreversible);
+        if let Some((undeclared, _)) = strictest {
+            chosen.level = chosen.level.max(undeclared.operation.confirm);
+        }
+        Some(UNPINNED)
+    }
+
+    /// The argument `confirm`, if it is ours: a model can only set arguments. One that starts like our
+    /// token is; any other is if the tool does not take it and `tools/list` shows it for us. The inner
+    /// value is the confirmation, if it is one.
+    async fn confirm_argument(
+        &self,
+        head: &Head,
+        call: &ToolCall,
+        chosen: &Chosen,
+    ) -> Option<Option<Confirmation>> {
+        let value = call.argument(CONFIRM)?;
+        if let Some(token) = value.as_str().filter(|token| token.starts_with(PREFIX)) {
+            return Some(Some(Confirmation::Token(token.into_owned())));
+        }
+        let operation = &chosen.served.operation;
+        let is_shown = operation.id.as_str() != "_undeclared"
+            && matches!(chosen.level, Level::Caller | Level::Challenge);
+        if !is_shown || operation.confirm_argument.as_deref() == Some(CONFIRM) {
+            return None;
+        }
+        let is_word = value.as_bool() == Some(true);
+        let principal = self.shared.principal(head);
+        let tool = self.ask.tool(head, call, &principal).await?;
+        if tool.has_confirm {
+            return None;
+        }
+        Some(is_word.then_some(Confirmation::Word))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one write, each named once")]
@@ -344,8 +513,9 @@ impl<R> Select<R> {
         would: Option<&'static str>,
     ) -> Selected {
         let Chosen { served, metrics, class, level, mode } = chosen;
+        let digest = if control.stage { digest.staged() } else { digest };
         self.count(&permit, class);
-        let principal = self.principal(&head);
+        let principal = self.shared.principal(&head);
         let arrived: Instant = self.shared.clock.instant();
         Selected::Write(Box::new(Write {
             id: self.shared.entry_id(),
@@ -362,6 +532,9 @@ impl<R> Select<R> {
             digest,
             form,
             would,
+            degraded: None,
+            continues: None,
+            staged_for: None,
             arrived,
         }))
     }
@@ -442,33 +615,20 @@ impl<R> Select<R> {
         }
     }
 
-    async fn collect(&self, body: Body, limit: usize) -> Result<Collected, Box<Refused>> {
+    async fn collect(&self, head: &Head, body: Body, limit: usize) -> Result<Collected, Refusal> {
+        use http_body::Body as _;
+        if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+            turn_away(head, body).await;
+            return Err(Refusal::BodyTooLarge(limit));
+        }
         let idle = self.shared.settings.limits.request_idle;
         let collected = payload::collect(body, limit, &self.shared.budget, idle).await;
-        collected.map_err(|error| {
-            Box::<Refused>::from(match error {
-                CollectError::Broken(_) => Refusal::BodyBroken,
-                CollectError::Budget => Refusal::Overloaded,
-                CollectError::Idle => Refusal::BodySlow,
-                CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
-            })
+        collected.map_err(|error| match error {
+            CollectError::Broken(_) => Refusal::BodyBroken,
+            CollectError::Budget => Refusal::Overloaded,
+            CollectError::Idle => Refusal::BodySlow,
+            CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
         })
-    }
-
-    /// The weak principal: a keyed hash of all credentials together, so that two at once are one
-    /// principal of both (standards MCP-49; contract section 9).
-    fn principal(&self, head: &Head) -> Principal {
-        let mut credentials: Vec<(String, Vec<u8>)> = head
-            .headers
-            .iter()
-            .filter(|(name, _)| is_credential(name.as_str()))
-            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-            .collect();
-        if credentials.is_empty() {
-            return Principal::anonymous();
-        }
-        credentials.sort();
-        Principal { id: self.shared.sealer.principal(credentials).into(), is_weak: true }
     }
 }
 
@@ -480,14 +640,52 @@ async fn turn_away(head: &Head, body: Body) {
     }
 }
 
-/// What is read of a body that is not wanted: a usual request's, and no more.
-const TURNED_AWAY_BYTES: usize = 64 * 1024;
+/// What is read of a body that is not wanted: what a client sends before it looks for an answer, and no
+/// more.
+const TURNED_AWAY_BYTES: usize = 16 * 1024 * 1024;
 
 /// How long it is waited for.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
+/// A refusal before a call was matched to one operation, with what is known: its operation where the
+/// target has only one.
+fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
+    let mut operations = groups.iter().flat_map(|group| &group.operations);
+    let (Some(served), None) = (operations.next(), operations.next()) else {
+        return refusal.into();
+    };
+    let operation = &served.operation;
+    let mut report = Report::new(operation.class, operation.id.clone());
+    report.refused = Some(refusal.code().into());
+    Box::new(Refused {
+        refusal,
+        report: Some(report),
+        metrics: live.metrics(served),
+        class: operation.class,
+        question: None,
+    })
+}
+
+/// Whether a condition reads what two readers resolve differently, at a target that may be a write.
+fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
+    let operations = || groups.iter().flat_map(|group| &group.operations);
+    operations().any(|served| served.operation.class.is_write())
+        && operations()
+            .flat_map(|served| &served.operation.conditions)
+            .filter_map(|condition| request_place(&condition.path))
+            .any(|(section, names)| doc.is_ambiguous(&section, &names))
+}
+
+/// Whether there is a member beside the carrier's place that a laxer upstream takes for the key.
+fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
+    match &operation.carrier.place {
+        Place::BodyPointer { pointer, .. } => doc.has_twin("body", pointer.tokens()),
+        Place::Query(name) => doc.has_twin("query", std::slice::from_ref(name)),
+        Place::Argument(_) | Place::Header(_) | Place::Unsupported => false,
+    }
+}
+
 fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
-    use crate::contract::report::Report;
     let mut report = Report::new(chosen.class, chosen.served.operation.id.clone());
     report.refused = Some(refusal.code().into());
     Box::new(Refused {
@@ -495,6 +693,7 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
         report: Some(report),
         metrics: Some(Arc::clone(&chosen.metrics)),
         class: chosen.class,
+        question: None,
     })
 }
 

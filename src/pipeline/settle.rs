@@ -6,10 +6,12 @@
 
 mod notice;
 mod outcome;
+mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,27 +19,31 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::dispatch::Observation;
+use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
-use super::stream::{self, Watched};
+use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
 use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
-use crate::contract::json::Doc;
+use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
-use crate::contract::report::{CallJson, MAX_HEADER, Report, UndoKind};
+use crate::contract::path::Scope;
+use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
 use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
 use crate::mcp::Era;
-use crate::mcp::answer::{self as mcp_answer, Settled as ToolSettled, Waiting};
+use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply as mcp_reply;
 use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 use notice::Notice;
+pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
+pub use waiting::rearm;
 
 /// See the module's page.
 #[derive(Clone, Debug)]
@@ -86,14 +92,14 @@ impl Step for Settle {
                 about.settle(&self.shared, observation).await.into()
             }
             Attempt::Write(recorded) => {
-                let case = Case {
+                let case = Arc::new(Case {
                     shared: Arc::clone(&self.shared),
                     identity: recorded.identity(),
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
                     agent: recorded.agent().clone(),
-                };
+                });
                 let observation = next.run(Attempt::Write(recorded)).await;
                 // Boxed, as below: a read's future has no room for what is only a write's or a tool's.
                 Box::pin(case.settle(observation)).await
@@ -130,6 +136,14 @@ impl About {
         let mut report = Report::for_read(self.served.operation.id.clone());
         report.would = self.would.map(Into::into);
         report
+    }
+
+    /// The report as JSON: the header's text, which is made once per operation.
+    fn json(&self) -> String {
+        match (self.would, self.served.read_header.to_str()) {
+            (None, Ok(made)) => made.to_owned(),
+            (Some(_), _) | (None, Err(_)) => self.report().to_json(),
+        }
     }
 
     fn header(&self) -> HeaderValue {
@@ -169,13 +183,14 @@ impl About {
             metrics: self.metrics,
             class: Class::Read,
             upstream: elapsed,
+            elsewhere: None,
         }
     }
 
     fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
         match &self.tool {
             None => (notice.problem(None), Some(self.header())),
-            Some((id, era)) => (notice.result(id, *era, &self.report().to_json()), None),
+            Some((id, era)) => (notice.result(id, *era, &self.json()), None),
         }
     }
 
@@ -188,21 +203,43 @@ impl About {
         id: &Id,
         era: Era,
     ) -> Response<Body> {
-        let report = self.report().to_json();
+        let report = self.json();
+        let reports = shared.settings.mcp.reports;
         if is_event_stream(&parts.headers) {
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
-            return stream::read_answer(parts, body, id.clone(), report, lost);
+            let watched = Watched {
+                id: id.clone(),
+                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
+                // The client may come back for the rest of a stream with ids (2025-11-25).
+                at_end: Box::new(move |ended| {
+                    (era == Era::Modern || !ended.has_event_id).then_some(lost)
+                }),
+            };
+            return stream::read_answer(parts, body, watched);
         }
+        let in_header = |mut parts: Parts| {
+            let name = shared.settings.report_header.clone();
+            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
+            parts
+        };
         if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
-            return Response::from_parts(parts, body);
+            return Response::from_parts(in_header(parts), body);
         }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
-            Prefix::Partial { body, .. } => Response::from_parts(parts, body),
+            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = mcp_answer::Answer::read(parts.status.as_u16(), bytes, id);
-                spliced(parts, &answer, &report, collected)
+                let is_unread = matches!(
+                    answer.kind(),
+                    mcp_answer::Kind::Unreadable(_) | mcp_answer::Kind::WrongId { .. }
+                );
+                // A report in there would pass as ours to a laxer reader.
+                if is_unread && stream::names(collected.bytes(), "effect") {
+                    return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
+                }
+                spliced(shared, parts, &answer, &report, reports, collected)
             }
         }
     }
@@ -223,12 +260,12 @@ impl Case {
         &self.carried.fresh.write
     }
 
-    async fn settle(self, observation: Observation) -> Settled {
+    async fn settle(self: Arc<Self>, observation: Observation) -> Settled {
         let Observation { sent, elapsed } = observation;
         match sent {
             Sent::NotSent(reason) => {
                 let dispatched = Dispatched::not_sent();
-                let conclusion = conclude(&self, &dispatched, None);
+                let conclusion = conclude(self.as_ref(), &dispatched, None);
                 self.noticed(&Notice::NotSent(reason), conclusion, elapsed)
             }
             Sent::Lost(reason) => {
@@ -237,7 +274,7 @@ impl Case {
                     LostReason::Protocol => Cause::Unreadable,
                     LostReason::RequestBody | LostReason::Reset => Cause::Reset,
                 };
-                let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
                 self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
             }
             Sent::Answer(answer) => {
@@ -251,14 +288,14 @@ impl Case {
         }
     }
 
-    async fn http_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+    async fn http_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
         let operation = self.write().operation();
         let status = parts.status.as_u16();
         let disposition = operation.statuses.classify(status);
         let reads = operation.reads_answer();
         if !reads && !is_worth_keeping(&parts.headers, &body) {
             let dispatched = Dispatched::answered(disposition, status);
-            let conclusion = conclude(&self, &dispatched, None);
+            let conclusion = conclude(self.as_ref(), &dispatched, None);
             return self.answered(Response::from_parts(parts, body), conclusion, None, elapsed);
         }
         let limit = if reads {
@@ -281,7 +318,7 @@ impl Case {
                     response: doc.as_ref().map(Doc::root),
                     request: self.write().request(),
                 };
-                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
                 let answer = Answer {
                     status,
                     headers: kept_headers(&parts.headers),
@@ -301,7 +338,7 @@ impl Case {
                         }
                     };
                     drop(body);
-                    let conclusion = conclude(&self, &Dispatched::lost(cause), None);
+                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
                     return self.noticed(
                         &Notice::WriteLost(LostReason::Reset),
                         conclusion,
@@ -316,16 +353,16 @@ impl Case {
                     request: self.write().request(),
                 };
                 let dispatched = Dispatched::answered(disposition, status);
-                let conclusion = conclude(&self, &dispatched, Some(&evidence));
+                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
                 self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
             }
         }
     }
 
-    async fn tool_answer(self, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+    async fn tool_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
         let status = parts.status.as_u16();
         let Form::Mcp { call, .. } = &self.write().form else {
-            let conclusion = conclude(&self, &Dispatched::lost(Cause::Unreadable), None);
+            let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Unreadable), None);
             return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
         };
         let (id, era) = (call.id().clone(), call.era());
@@ -342,7 +379,7 @@ impl Case {
                 } else {
                     mcp_answer::Answer::unread(status, bytes, "the answer is not plain JSON")
                 };
-                let (conclusion, kept) = self.conclude_tool(&answer, &parts.headers);
+                let answer = self.with_own_state(&answer, &id).unwrap_or(answer);
                 let is_for_the_agent = match answer.kind() {
                     mcp_answer::Kind::Error { .. }
                     | mcp_answer::Kind::InputRequired
@@ -354,25 +391,28 @@ impl Case {
                     }
                 };
                 if !is_for_the_agent {
+                    let (conclusion, _) = self.conclude_tool(&answer, &parts.headers);
                     let notice = Notice::WriteLost(LostReason::Protocol);
                     return self.noticed(&notice, conclusion, elapsed);
                 }
-                let report = self.finish(&conclusion, kept).to_json();
-                let response = spliced(parts, &answer, &report, collected);
+                let report = self.settle_tool(&answer, &parts.headers);
+                let reports = self.shared.settings.mcp.reports;
+                let shared = &self.shared;
+                let response = spliced(shared, parts, &answer, &report, reports, collected);
                 self.reply(response, None, elapsed).into()
             }
             Prefix::Partial { body, why } => match why {
                 Partial::Broken | Partial::Idle => {
                     drop(body);
                     let dispatched = Dispatched::lost(Cause::TruncatedBody);
-                    let conclusion = conclude(&self, &dispatched, None);
+                    let conclusion = conclude(self.as_ref(), &dispatched, None);
                     self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
                 }
                 Partial::Budget | Partial::TooLarge => {
                     let dispatched = Dispatched::lost(Cause::Unreadable);
-                    let conclusion = conclude(&self, &dispatched, None);
-                    self.finish(&conclusion, None);
-                    self.reply(Response::from_parts(parts, body), None, elapsed).into()
+                    let conclusion = conclude(self.as_ref(), &dispatched, None);
+                    let report = self.finish(&conclusion, None).to_header(MAX_HEADER);
+                    self.reply(Response::from_parts(parts, body), Some(report), elapsed).into()
                 }
             },
         }
@@ -388,8 +428,11 @@ impl Case {
         let (settled, why) = answer.settle(operation.is_error);
         let mut dispatched = match settled {
             ToolSettled::Final(disposition) => Dispatched::answered(disposition, answer.status()),
-            ToolSettled::Waiting(Waiting::Input | Waiting::UrlElicitation) => {
+            ToolSettled::Waiting(Waiting::Input) => {
                 Dispatched::waiting(Cause::InputRequired, answer.status())
+            }
+            ToolSettled::Waiting(Waiting::UrlElicitation) => {
+                Dispatched::waiting(Cause::UrlElicitation, answer.status())
             }
             ToolSettled::Waiting(Waiting::Task) => {
                 Dispatched::waiting(Cause::Task, answer.status())
@@ -421,36 +464,105 @@ impl Case {
     }
 
     /// The answer comes on a stream: the reply is the stream, and the task pumps it.
-    fn streamed(self, parts: Parts, body: Body, id: Id, era: Era, elapsed: Duration) -> Settled {
+    fn streamed(
+        self: Arc<Self>,
+        parts: Parts,
+        body: Body,
+        id: Id,
+        era: Era,
+        elapsed: Duration,
+    ) -> Settled {
         let headers = parts.headers.clone();
-        let case = Arc::new(self);
+        let case = self;
+        let session = case.shared.session(&case.write().head, &case.write().principal);
         let at_answer = {
-            let case = Arc::clone(&case);
-            move |answer: &mcp_answer::Answer| {
-                let (conclusion, kept) = case.conclude_tool(answer, &headers);
-                case.finish(&conclusion, kept).to_json()
+            let (case, headers) = (Arc::clone(&case), headers.clone());
+            let (session, id) = (session.clone(), id.clone());
+            move |answer: &mcp_answer::Answer, has_event_id: bool| {
+                if let Some(own) = case.with_own_state(answer, &id) {
+                    let report = case.settle_tool(&own, &headers);
+                    return Rewrite::Data(own.with_report(&report).body);
+                }
+                let report = case.settle_tool(answer, &headers);
+                if has_event_id && era == Era::Legacy {
+                    // The client may have the event sent again (2025-11-25): it shows the same.
+                    case.shared.mcp.elsewhere.tell(session, id, report.clone());
+                }
+                Rewrite::Report(report, case.shared.settings.mcp.reports)
             }
         };
+        let is_elsewhere = Arc::new(AtomicBool::new(false));
         let at_end = {
             let case = Arc::clone(&case);
-            let id = id.clone();
-            move |is_timeout: bool| {
-                let cause = if is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
-                let conclusion = conclude(&case, &Dispatched::lost(cause), None);
+            let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
+            move |ended: Ended| {
+                if ended.has_event_id && era == Era::Legacy && !ended.is_timeout {
+                    is_elsewhere.store(true, Ordering::Release);
+                    waiting::park_stream(&case, session, id, headers);
+                    return None;
+                }
+                let cause = if ended.is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
+                let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
                 let report = case.finish(&conclusion, None).to_json();
                 let entry = Some(case.identity.entry);
-                Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry)
+                if ended.has_event_id && era == Era::Legacy {
+                    case.shared.mcp.elsewhere.tell(session, id.clone(), report.clone());
+                }
+                Some(Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry))
             }
         };
         let watched = Watched { id, at_answer: Box::new(at_answer), at_end: Box::new(at_end) };
         let (response, tail) = stream::write_answer(parts, body, watched);
-        let reply = case.reply(response, None, elapsed);
+        let mut reply = case.reply(response, None, elapsed);
+        reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }
+    }
+
+    /// Settles a tool's answer, and gives the report's JSON.
+    fn settle_tool(self: &Arc<Self>, answer: &mcp_answer::Answer, headers: &HeaderMap) -> String {
+        let (conclusion, kept) = self.conclude_tool(answer, headers);
+        let report = self.finish(&conclusion, kept).to_json();
+        if conclusion.state == State::Waiting && !self.identity.is_unrecorded {
+            waiting::park(self, answer, headers);
+        }
+        report
+    }
+
+    /// Settles a call whose answer did not come.
+    fn settle_lost(&self, cause: Cause) {
+        let conclusion = conclude(self, &Dispatched::lost(cause), None);
+        self.finish(&conclusion, None);
+    }
+
+    /// Settles a call whose task is done and whose result nobody fetched.
+    fn settle_unseen(&self) {
+        let dispatched = Dispatched::answered(Disposition::Accepted, 200);
+        let conclusion = conclude(self, &dispatched, None);
+        self.finish(&conclusion, None);
+    }
+
+    /// The upstream asks for more before it answers: the state that the client keeps for it is put
+    /// into one of ours, which knows the entry (standards MCP-35).
+    fn with_own_state(&self, answer: &mcp_answer::Answer, id: &Id) -> Option<mcp_answer::Answer> {
+        if answer.kind() != mcp_answer::Kind::InputRequired || self.identity.is_unrecorded {
+            return None;
+        }
+        let write = self.write();
+        let upstream = answer.result()?.get("requestState").and_then(|state| state.as_str());
+        let open = Open {
+            entry: self.identity.entry,
+            digest: write.digest.whole,
+            operation: write.operation().fingerprint,
+        };
+        let state =
+            Round { asked: None, upstream: upstream.map(|u| u.into_owned()), open: Some(open) };
+        let now_ms = self.shared.clock.now_ms();
+        answer.with_state(&state.seal(&self.shared.sealer, &write.principal.id, now_ms), id)
     }
 
     /// Finishes the entry and answers with what the upstream answered.
     fn answered(
-        self,
+        &self,
         response: Response<Body>,
         conclusion: Conclusion,
         answer: Option<Answer>,
@@ -461,7 +573,7 @@ impl Case {
     }
 
     /// Finishes the entry and answers with what we know.
-    fn noticed(self, notice: &Notice, conclusion: Conclusion, elapsed: Duration) -> Settled {
+    fn noticed(&self, notice: &Notice, conclusion: Conclusion, elapsed: Duration) -> Settled {
         let report = self.finish(&conclusion, None);
         let entry = (!self.identity.is_unrecorded).then_some(self.identity.entry);
         match &self.write().form {
@@ -495,6 +607,7 @@ impl Case {
             metrics: Arc::clone(&write.metrics),
             class: write.class,
             upstream: elapsed,
+            elsewhere: None,
         }
     }
 
@@ -569,6 +682,15 @@ pub fn finish_panicked(shared: &Shared, identity: Identity) {
     let _kept = shared.ledger.finish(finish);
 }
 
+/// An entry waited for something that did not come in time.
+fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
+    let identity = Identity { entry, attempt, is_unrecorded: false };
+    let now_ms = shared.clock.now_ms();
+    let finish =
+        bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
+    let _kept = shared.ledger.finish(finish);
+}
+
 fn bare_finish(
     identity: Identity,
     state: State,
@@ -619,6 +741,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         metrics: Arc::clone(&write.metrics),
         class: write.class,
         upstream: Duration::ZERO,
+        elsewhere: None,
     }
 }
 
@@ -666,7 +789,7 @@ pub fn recorded_answer(
     report.ledger_id = Some(record.prior.ledger_id.clone());
     report.idempotency_key = record.key_sent.then(|| record.prior.ledger_id.clone());
     report.replayed = true;
-    report.outcome = Some(Outcome::Accepted);
+    report.outcome = (record.prior.state == State::Accepted).then_some(Outcome::Accepted);
     if let Some(finish) = &record.finish {
         report.verdict = finish.verdict;
         let now_ms = shared.clock.now_ms();
@@ -682,6 +805,7 @@ pub fn recorded_answer(
     }
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
+    report.staged = staged_again(shared, write, &answer);
     match &write.form {
         Form::Http { .. } => {
             let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
@@ -711,6 +835,28 @@ pub fn recorded_answer(
     }
 }
 
+/// What the report of a staged call's recorded answer says of its draft.
+fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Staged> {
+    let operation = write.operation();
+    let draft = operation.draft.as_ref().filter(|_| write.control.stage)?;
+    let now_ms = shared.clock.now_ms();
+    let of = |response| {
+        let scope = Scope { request: write.request(), response, key: None };
+        outcome::staged(&write.live, operation, draft, &scope, now_ms)
+    };
+    let doc = Doc::parse(answer.body.clone()).ok();
+    Some(match &write.form {
+        Form::Http { .. } => of(doc.as_ref().map(Doc::root)),
+        Form::Mcp { .. } => {
+            let result = doc.as_ref().map(|doc| mcp_answer::Answer::of_result(doc.root()));
+            let served = write.live.snapshot.operation(&draft.reference.operation)?;
+            let source = served.operation.response;
+            let evidence = result.as_ref().and_then(|result| result.evidence(source));
+            of(evidence.as_ref().map(mcp_answer::Evidence::value))
+        }
+    })
+}
+
 /// An MCP answer of ours: HTTP 200 and one JSON message.
 pub fn json_response(text: String) -> Response<Body> {
     let mut response = Response::new(Body::full(text));
@@ -722,28 +868,42 @@ pub fn json_response(text: String) -> Response<Body> {
 
 /// An answer with the report spliced in; every other byte as it came.
 fn spliced(
+    shared: &Shared,
     mut parts: Parts,
     answer: &mcp_answer::Answer,
     report: &str,
+    reports: Reports,
     held: Collected,
 ) -> Response<Body> {
-    let spliced = answer.with_report(report);
+    let spliced = answer.with_report_as(report, reports);
     if let Some(reason) = spliced.unplaced {
         tracing::debug!(reason, "the report could not be put into the answer");
-    } else {
-        // What was computed over the old bytes is void (standards H-44).
-        parts.headers.remove(header::CONTENT_LENGTH);
-        for name in ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"] {
-            parts.headers.remove(name);
+        let mut ascii = String::with_capacity(report.len());
+        write_ascii(report, &mut ascii);
+        if ascii.len() <= MAX_HEADER
+            && let Ok(value) = HeaderValue::try_from(ascii)
+        {
+            parts.headers.insert(shared.settings.report_header.clone(), value);
         }
-        parts.headers.remove(header::ETAG);
+    } else {
+        void_old_body(&mut parts.headers);
     }
     let body: Bytes = spliced.body;
     Response::from_parts(parts, Body::full(body).hold(held))
 }
 
+/// What was computed over a body that is rewritten is void (standards H-44).
+pub fn void_old_body(headers: &mut HeaderMap) {
+    let names = ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"];
+    for name in names {
+        headers.remove(name);
+    }
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::ETAG);
+}
+
 /// What is passed on of an answer's head.
-fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&HeaderValue>) {
+pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&HeaderValue>) {
     let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
@@ -775,11 +935,13 @@ fn relocated(
     HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether an answer is a stream of events.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("text/event-stream")
 }
 
-fn is_encoded(headers: &HeaderMap) -> bool {
+/// Whether an answer is in a coding, which we never read.
+pub fn is_encoded(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::CONTENT_ENCODING)
         .iter()

@@ -11,6 +11,7 @@
 //! (2025-11-25), so nothing is added then.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -22,7 +23,8 @@ use http_body::{Body as _, Frame as BodyFrame, SizeHint};
 
 use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
-use crate::mcp::answer::Answer;
+use crate::contract::json::Doc;
+use crate::mcp::answer::{Answer, Reports};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sse::{Frame, Splitter, event};
 
@@ -32,30 +34,156 @@ const CHANNEL: usize = 16;
 /// How long the pump waits for an agent that takes nothing.
 const STALL: Duration = Duration::from_secs(30);
 
-/// What is done with a write's stream.
+/// What becomes of the event that holds an answer.
+#[derive(Debug)]
+pub enum Rewrite {
+    /// It goes on with this message instead.
+    Data(Bytes),
+    /// It goes on as it came.
+    Keep,
+    /// It goes on with this report in it, and the upstream's own treated so.
+    Report(String, Reports),
+}
+
+impl Rewrite {
+    /// The message that goes on in the answer's place; `None`: the answer as it came.
+    pub fn apply(self, answer: &Answer) -> Option<Bytes> {
+        match self {
+            Self::Data(data) => Some(data),
+            Self::Keep => None,
+            Self::Report(report, reports) => {
+                let spliced = answer.with_report_as(&report, reports);
+                spliced.unplaced.is_none().then_some(spliced.body)
+            }
+        }
+    }
+}
+
+/// How a stream ended that held no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// A clock ended it.
+    pub is_timeout: bool,
+    /// An event had an id, so that the client may come back for the rest.
+    pub has_event_id: bool,
+}
+
+/// What looks at the events of a stream.
+pub trait Watch: Send + Sync + 'static {
+    /// What goes out for a frame.
+    fn frame(&mut self, frame: Frame) -> Bytes;
+
+    /// Whether nothing more of the stream matters to the ledger.
+    fn is_answered(&self) -> bool;
+
+    /// The end of the stream: an event of ours, where one is called for.
+    fn end(&mut self, ended: Ended) -> Option<Bytes>;
+}
+
+/// What is done with an answer.
+pub type AtAnswer = Box<dyn FnOnce(&Answer, bool) -> Rewrite + Send + Sync>;
+
+/// What is done with the one answer of a call's stream.
 pub struct Watched {
     /// The id of the call.
     pub id: Id,
-    /// Settles the answer and gives the report's JSON.
-    pub at_answer: Box<dyn FnOnce(&Answer) -> String + Send + Sync>,
-    /// Settles a stream that ended without the answer (whether by a clock) and gives our message.
-    pub at_end: Box<dyn FnOnce(bool) -> String + Send + Sync>,
+    /// Settles the answer; the flag says whether the stream has event ids.
+    pub at_answer: AtAnswer,
+    /// Settles a stream that ended without the answer, and gives our message if one is called for.
+    pub at_end: Box<dyn FnOnce(Ended) -> Option<String> + Send + Sync>,
+}
+
+struct OneAnswer {
+    id: Id,
+    watched: Option<Watched>,
+    has_event_id: bool,
+    /// An event that may have been the answer passed, and could not be read.
+    has_passed_unread: bool,
+}
+
+impl OneAnswer {
+    fn new(watched: Watched) -> Self {
+        let id = watched.id.clone();
+        Self { id, watched: Some(watched), has_event_id: false, has_passed_unread: false }
+    }
+}
+
+/// Whether data that is no strict JSON may be read as an answer by a laxer reader.
+fn may_be_an_answer(data: &[u8]) -> bool {
+    names(data, "result") || names(data, "error")
+}
+
+/// Whether a text may name this member, spelt plainly or with escapes.
+pub fn names(data: &[u8], name: &str) -> bool {
+    let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
+    has(name.as_bytes()) || has(b"\\u00")
+}
+
+impl Watch for OneAnswer {
+    fn frame(&mut self, frame: Frame) -> Bytes {
+        self.has_event_id = self.has_event_id || frame.event_id().is_some();
+        let answer = frame.answer_to(&self.id);
+        if answer.is_none()
+            && let Some(data) = frame.data()
+            && Doc::parse(data.clone()).is_err()
+            && may_be_an_answer(&data)
+        {
+            if !names(&data, "effect") {
+                self.has_passed_unread = true;
+                return frame.into_raw();
+            }
+            // A report in there would pass as ours to a laxer reader.
+            let ended = Ended { is_timeout: false, has_event_id: false };
+            let ours = self.watched.take().and_then(|watched| (watched.at_end)(ended));
+            return ours.map_or_else(Bytes::new, |message| frame.with_data(&message));
+        }
+        match (answer, self.watched.take()) {
+            // A call has one answer; another one under its id is nobody's.
+            (Some(_), None) => Bytes::new(),
+            (Some(answer), Some(watched)) => {
+                rewritten(frame, (watched.at_answer)(&answer, self.has_event_id).apply(&answer))
+            }
+            (_, watched) => {
+                self.watched = watched;
+                frame.into_raw()
+            }
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        self.watched.is_none()
+    }
+
+    fn end(&mut self, ended: Ended) -> Option<Bytes> {
+        let watched = self.watched.take()?;
+        let ours = (watched.at_end)(ended).map(|message| event(&message));
+        // Two answers under one id would contradict each other.
+        ours.filter(|_| !self.has_passed_unread)
+    }
+}
+
+/// A frame with another message in it.
+pub fn rewritten(frame: Frame, message: Option<Bytes>) -> Bytes {
+    match message.as_deref().map(std::str::from_utf8) {
+        Some(Ok(text)) => frame.with_data(text),
+        Some(Err(_)) | None => frame.into_raw(),
+    }
 }
 
 /// The rewriting of one stream.
 struct Rewriter {
     splitter: Splitter,
-    watched: Option<Watched>,
+    watch: Box<dyn Watch>,
     has_event_id: bool,
 }
 
 impl Rewriter {
-    fn new(watched: Watched) -> Self {
-        Self { splitter: Splitter::default(), watched: Some(watched), has_event_id: false }
+    fn new(watch: Box<dyn Watch>) -> Self {
+        Self { splitter: Splitter::default(), watch, has_event_id: false }
     }
 
     fn is_answered(&self) -> bool {
-        self.watched.is_none()
+        self.watch.is_answered()
     }
 
     /// Takes bytes, gives what goes out for them.
@@ -67,39 +195,28 @@ impl Rewriter {
         }
     }
 
-    /// The end of the stream; `error` is how it broke.
-    fn end(&mut self, error: Option<&BodyError>, out: &mut VecDeque<Bytes>) {
+    /// The end of the stream; `error` is how it broke. Gives whether the stream is whole for the
+    /// client in spite of an error: it has its answer, or ours in its place.
+    fn end(&mut self, error: Option<&BodyError>, out: &mut VecDeque<Bytes>) -> bool {
         let splitter = std::mem::take(&mut self.splitter);
+        // What was too large to look into may have been the answer.
+        let is_blind = splitter.is_blind();
         if let Some(frame) = splitter.finish() {
             let piece = self.frame(frame);
             out.push_back(piece);
         }
-        if let Some(watched) = self.watched.take() {
-            let is_timeout = matches!(error, Some(BodyError::Idle | BodyError::Total));
-            let message = (watched.at_end)(is_timeout);
-            if !self.has_event_id {
-                out.push_back(event(&message));
-            }
-        }
+        let was_answered = self.is_answered();
+        let is_timeout = matches!(error, Some(BodyError::Idle | BodyError::Total));
+        let ours = self.watch.end(Ended { is_timeout, has_event_id: self.has_event_id });
+        let ours = ours.filter(|_| !is_blind);
+        let is_whole = was_answered || ours.is_some();
+        out.extend(ours);
+        is_whole
     }
 
     fn frame(&mut self, frame: Frame) -> Bytes {
         self.has_event_id = self.has_event_id || frame.event_id().is_some();
-        let answer = self.watched.as_ref().and_then(|watched| frame.answer_to(&watched.id));
-        match (answer, self.watched.take()) {
-            (Some(answer), Some(watched)) => {
-                let report = (watched.at_answer)(&answer);
-                let spliced = answer.with_report(&report);
-                match std::str::from_utf8(&spliced.body) {
-                    Ok(text) if spliced.unplaced.is_none() => frame.with_data(text),
-                    Ok(_) | Err(_) => frame.into_raw(),
-                }
-            }
-            (_, watched) => {
-                self.watched = watched;
-                frame.into_raw()
-            }
-        }
+        self.watch.frame(frame)
     }
 }
 
@@ -109,28 +226,36 @@ fn stream_head(mut parts: Parts) -> Parts {
     parts
 }
 
-/// A read's stream, rewritten where it is read.
-pub fn read_answer(
+/// A stream with one answer that is rewritten where it is read.
+pub fn read_answer(parts: Parts, body: Body, watched: Watched) -> Response<Body> {
+    let watch = OneAnswer::new(watched);
+    watched_stream(stream_head(parts), body, Box::new(watch), None)
+}
+
+/// What ends a stream that has no end of its own.
+pub type Stop = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
+/// A stream whose events are looked at where they are read, until it ends or is stopped.
+pub fn watched_stream(
     parts: Parts,
     body: Body,
-    id: Id,
-    report: String,
-    lost: String,
+    watch: Box<dyn Watch>,
+    stop: Option<Stop>,
 ) -> Response<Body> {
-    let watched =
-        Watched { id, at_answer: Box::new(move |_| report), at_end: Box::new(move |_| lost) };
     let source = Rewritten {
+        stop,
         inner: Some(body),
-        rewriter: Rewriter::new(watched),
+        rewriter: Rewriter::new(watch),
         ready: VecDeque::new(),
         failed: None,
     };
-    Response::from_parts(stream_head(parts), Body::source(Box::new(source)))
+    Response::from_parts(parts, Body::source(Box::new(source)))
 }
 
 /// A stream that is rewritten as it is read.
 struct Rewritten {
     inner: Option<Body>,
+    stop: Option<Stop>,
     rewriter: Rewriter,
     ready: VecDeque<Bytes>,
     failed: Option<BodyError>,
@@ -148,7 +273,16 @@ impl Source for Rewritten {
             let Some(inner) = &mut self.inner else {
                 return Poll::Ready(None);
             };
-            match ready!(Pin::new(inner).poll_frame(cx)) {
+            let polled = Pin::new(inner).poll_frame(cx);
+            if let (Poll::Pending, Some(stop)) = (&polled, &mut self.stop)
+                && stop.as_mut().poll(cx).is_ready()
+            {
+                // Between two events: a client sees a stream that ended and may open another.
+                self.inner = None;
+                self.rewriter.end(None, &mut self.ready);
+                continue;
+            }
+            match ready!(polled) {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         self.rewriter.push(bytes, &mut self.ready);
@@ -156,10 +290,7 @@ impl Source for Rewritten {
                 }
                 Some(Err(error)) => {
                     self.inner = None;
-                    let was_answered = self.rewriter.is_answered();
-                    self.rewriter.end(Some(&error), &mut self.ready);
-                    // With the answer, or ours in its place, the stream is whole for the client.
-                    if !was_answered && self.rewriter.has_event_id {
+                    if !self.rewriter.end(Some(&error), &mut self.ready) {
                         self.failed = Some(error);
                     }
                 }
@@ -187,7 +318,8 @@ pub fn write_answer(parts: Parts, body: Body, watched: Watched) -> (Response<Bod
     let (sender, receiver) = Body::channel(CHANNEL);
     let pump = async move {
         let mut body = body;
-        let mut rewriter = Rewriter::new(watched);
+        let watch = OneAnswer::new(watched);
+        let mut rewriter = Rewriter::new(Box::new(watch));
         let mut out = VecDeque::new();
         let mut sender = Some(sender);
         loop {

@@ -113,7 +113,8 @@ pub fn explain(snapshot: &Snapshot, call: &Imagined<'_>) -> Explained {
                 told.add("error", "the request cannot be read");
                 return told;
             };
-            let request = Request::Http { head: head.root(), body: body.map(Doc::root) };
+            let request =
+                Request::Http { head: head.root(), body: body.map(Doc::root), is_opaque: false };
             let is_safe = matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS");
             let folds = if is_safe { snapshot.folds_onto_write(path) } else { None };
             let is_read = is_safe && !snapshot.undeclared_get_writes() && folds.is_none();

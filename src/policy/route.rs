@@ -141,7 +141,7 @@ pub fn is_satisfied(condition: &Condition, scope: &Scope<'_>) -> bool {
     }
     let found = condition.path.resolve(scope);
     let Some(PathFound::Value(value)) = found else {
-        return matches!(condition.test, Test::Absent);
+        return matches!(condition.test, Test::Absent) && is_surely_absent(condition, scope);
     };
     if is_query_parameter(condition, scope) && value.kind() == Kind::Array {
         // A name that is given several times must satisfy the test with every value.
@@ -149,6 +149,42 @@ pub fn is_satisfied(condition: &Condition, scope: &Scope<'_>) -> bool {
             && value.elements().next().is_some();
     }
     holds(&condition.test, value)
+}
+
+/// Whether no reader can find what the condition's path names: the request could be read, every step
+/// on the way is an object, and none of them has a member that a laxer reader takes for the named one.
+fn is_surely_absent(condition: &Condition, scope: &Scope<'_>) -> bool {
+    let (mut at, mut segments) = match scope.request {
+        Request::Arguments(arguments) => (Some(arguments), condition.path.segments.as_slice()),
+        Request::Http { head, body, is_opaque } => match condition.path.segments.split_first() {
+            Some((Segment::Name(section), rest)) if section == "body" => {
+                if is_opaque {
+                    return false;
+                }
+                (body, rest)
+            }
+            Some(_) | None => (Some(head), condition.path.segments.as_slice()),
+        },
+        Request::Unreadable => return false,
+    };
+    while let (Some(value), Some((segment, rest))) = (at, segments.split_first()) {
+        match segment {
+            Segment::Name(name) => {
+                if value.kind() != Kind::Object || value.has_twin(name) {
+                    return false;
+                }
+                at = value.get(name).filter(|value| !value.is_null());
+            }
+            Segment::Index(index) => {
+                if value.kind() != Kind::Array {
+                    return false;
+                }
+                at = value.at(*index).filter(|value| !value.is_null());
+            }
+        }
+        segments = rest;
+    }
+    true
 }
 
 fn holds(test: &Test, value: Value<'_>) -> bool {

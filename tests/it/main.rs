@@ -10,6 +10,10 @@
 
 mod support;
 
+/// Tools called over plain HTTP.
+mod bridge;
+/// What an adversary found.
+mod broken;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.
@@ -20,7 +24,7 @@ mod commands;
 mod crash;
 /// The guided run of the binary.
 mod demo;
-/// The shipped policies.
+/// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
@@ -34,5 +38,19 @@ mod http;
 mod layers;
 /// MCP over streamable HTTP.
 mod mcp;
+/// Confirmation in the protocol: rounds, and questions on a call's stream.
+mod mcp_confirm;
+/// Keys in arguments and the headers that mirror them; the upstream's own reports.
+mod mcp_keys;
+/// `tools/list`: what is said of tools, pins, hints.
+mod mcp_list;
+/// Results that are none: the upstream's own rounds, pages to visit, tasks.
+mod mcp_rounds;
+/// Streams of MCP: polling, resumption, standing streams.
+mod mcp_streams;
+/// The policies for real APIs.
+mod shipped;
+/// Draft forms, over MCP and over HTTP.
+mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;

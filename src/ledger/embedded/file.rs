@@ -35,6 +35,9 @@ const WHOLE_CHECK_BYTES: u64 = 16 * 1024 * 1024;
 /// How many of the newest steps are read at the start of a larger file.
 const TAIL: i64 = 1024;
 
+/// The length of the header of a SQLite file; a ledger's is never shorter.
+const HEADER_BYTES: u64 = 100;
+
 /// Which file it is: device and inode of the database and of its log, and the ledger's own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -51,6 +54,11 @@ impl Identity {
     /// Whether file and log are still at their paths. Two `stat` calls.
     pub(super) fn check(&self, path: &Path) -> Result<(), Failure> {
         let current = Self::of(path, self.store)?;
+        let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        if length < HEADER_BYTES {
+            // Cut off under us: SQLite notices only when it reads a page that it does not hold.
+            return Err(Failure::new(Reason::Corrupt, "its file was cut off"));
+        }
         if current == *self {
             Ok(())
         } else {

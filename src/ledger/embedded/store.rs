@@ -241,8 +241,10 @@ impl Store {
             found.by_digest = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
+                        // An attempt that was not sent is no earlier call: nothing of it happened.
                         "SELECT number, version FROM entry WHERE number = ?1 AND principal = ?2 \
-                         AND digest = ?3 AND staged = ?4",
+                         AND digest = ?3 AND staged = ?4 \
+                         AND NOT (state = 6 AND cause IS 'not_sent')",
                     )?
                     .query_row(params![number, principal, look.digest.0, look.staged], Hit::read)
                     .optional()

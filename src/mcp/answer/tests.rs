@@ -293,3 +293,22 @@ proptest! {
         prop_assert_eq!(after.replacen(&inserted, "", 1), before);
     }
 }
+
+#[test]
+fn mcp_39_an_upstreams_own_report_is_replaced_trusted_or_ignored() {
+    let before = result(r#"{"content":[],"_meta":{"effect":{"class":"read"},"v":1}}"#);
+    let cases = [
+        (Reports::Ignore, r#"{"effect":R,"v":1}"#),
+        (Reports::Replace, r#"{"effect":R,"v":1,"anvil/upstream_effect":{"class":"read"}}"#),
+        (Reports::Trust, r#"{"effect":{"class":"read"},"v":1,"takeback/effect":R}"#),
+    ];
+    for (reports, meta) in cases {
+        let spliced = read(200, &before).with_report_as("{}", reports);
+        let meta = meta.replace('R', "{}");
+        assert_eq!(spliced.body, result(&format!(r#"{{"content":[],"_meta":{meta}}}"#)));
+    }
+    for reports in Reports::ALL {
+        let none = read(200, &result("{}")).with_report_as("{}", *reports);
+        assert_eq!(none.body, result(r#"{"_meta":{"effect":{}}}"#));
+    }
+}

@@ -22,7 +22,7 @@ fn forwarded(params: &str, changes: &Changes<'_>) -> String {
 
 fn canonical(params: &str, ignored: &[&str]) -> String {
     let mut out = Vec::new();
-    call(params).canonical_call(ignored, &mut |bytes| out.extend_from_slice(bytes));
+    call(params).canonical_call(ignored, Rounds::Count, &mut |bytes| out.extend_from_slice(bytes));
     String::from_utf8(out).unwrap()
 }
 

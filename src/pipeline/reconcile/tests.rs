@@ -17,7 +17,7 @@ use crate::ledger::{
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::Policies;
-use crate::pipeline::{Limits, Settings, Timeouts};
+use crate::pipeline::{Limits, McpSettings, McpState, Settings, Timeouts};
 use crate::policy;
 use crate::tasks::Tasks;
 use crate::upstream::{self, Authority};
@@ -209,8 +209,10 @@ impl Bench {
                     header::AUTHORIZATION,
                     HeaderValue::from_static("Bearer t"),
                 )],
+                mcp: McpSettings::default(),
             },
             tasks: tasks.clone(),
+            mcp: McpState::default(),
         });
         let authority = Authority::new(&address.ip().to_string(), address.port()).unwrap();
         let upstream = Upstream::new(upstream::Config::new(authority), tasks);

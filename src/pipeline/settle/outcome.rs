@@ -10,9 +10,9 @@ use crate::contract::assertion::evaluate;
 use crate::contract::class::{Class, Disposition, Outcome, Verdict};
 use crate::contract::json::Doc;
 use crate::contract::key::Digest;
-use crate::contract::operation::{BodyType, FollowUp, Operation, Verification};
-use crate::contract::path::{Request, Scope};
-use crate::contract::report::{CallJson, LedgerNote, Report, UndoKind};
+use crate::contract::operation::{BodyType, Draft, FollowUp, Operation, Reference, Verification};
+use crate::contract::path::{Found as PathFound, Request, Scope};
+use crate::contract::report::{CallJson, HandleJson, LedgerNote, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::contract::undo::{Resolved, Unavailable, check_sensitive, resolve, resolve_lookup};
 use crate::http::body::{BodyDoc, RequestDoc};
@@ -100,6 +100,51 @@ pub(super) struct Conclusion {
     inverse_report: Option<Availability>,
     compensate_report: Option<Availability>,
     lookup: Option<CallJson>,
+    staged: Option<Staged>,
+}
+
+/// What the report says of a draft that was made: its handle, and the calls that make it real or throw
+/// it away. `scope` is over the request that was asked for and the draft's answer.
+pub(super) fn staged(
+    live: &Live,
+    operation: &Operation,
+    draft: &Draft,
+    scope: &Scope<'_>,
+    now_ms: i64,
+) -> Staged {
+    let mut staged = Staged {
+        draft_operation: draft.reference.operation.clone(),
+        handle: None,
+        promote: None,
+        discard: None,
+        unavailable: None,
+    };
+    let handle = match draft.handle.resolve(scope) {
+        Some(PathFound::Value(value)) => HandleJson::new(value.raw()),
+        Some(PathFound::Key(_)) | None => None,
+    };
+    if handle.is_none() {
+        staged.unavailable = Some(format!("handle ({}) names nothing in this call", draft.handle));
+        return staged;
+    }
+    staged.handle = handle;
+    let mut call = |follow_up: &FollowUp| {
+        let resolved = resolve(follow_up, scope, now_ms, &operation.sensitive).and_then(|call| {
+            is_what_it_says(live, &follow_up.reference, &call).map(|()| CallJson::follow_up(&call))
+        });
+        match resolved {
+            Ok(call) => Some(call),
+            Err(unavailable) => {
+                staged.unavailable.get_or_insert_with(|| unavailable.to_string());
+                None
+            }
+        }
+    };
+    let promote = call(&draft.promote);
+    let discard = draft.discard.as_ref().and_then(&mut call);
+    staged.promote = promote;
+    staged.discard = discard;
+    staged
 }
 
 /// Concludes a write from its dispatch and its evidence.
@@ -150,6 +195,7 @@ pub(super) fn conclude(
         inverse_report: None,
         compensate_report: None,
         lookup: None,
+        staged: None,
     };
     let key = case.carried.key.as_ref().map(|key| key.as_str());
     if state == State::Accepted {
@@ -163,7 +209,17 @@ pub(super) fn conclude(
             response: evidence.and_then(|evidence| evidence.response),
             key,
         };
-        if conclusion.verdict != Some(Verdict::Contradicted) {
+        if let Some(asked) = &write.staged_for {
+            let scope = Scope { request: asked.form.request(), ..scope };
+            let operation = &asked.served.operation;
+            let now_ms = case.shared.clock.now_ms();
+            conclusion.staged = operation
+                .draft
+                .as_ref()
+                .map(|draft| staged(&write.live, operation, draft, &scope, now_ms));
+        } else if let Some(why) = write.degraded {
+            conclusion.unavailable = Some(why.to_owned());
+        } else if conclusion.verdict != Some(Verdict::Contradicted) {
             conclusion.undo(case, operation, &scope);
         }
     } else if let Some(lookup) = &operation.lookup {
@@ -197,7 +253,7 @@ impl Conclusion {
             if crate::contract::undo::is_passed(resolved.deadline_ms, now_ms) {
                 return Err(Unavailable::DeadlinePassed);
             }
-            is_what_it_says(live, call, &resolved).map(|()| resolved)
+            is_what_it_says(live, &call.reference, &resolved).map(|()| resolved)
         };
         match operation.class {
             Class::Read | Class::Irreversible => {}
@@ -239,7 +295,9 @@ impl Conclusion {
 
     /// What the ledger records.
     pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
-        let is_kept = matches!(self.state, State::Accepted);
+        let is_accepted = self.state == State::Accepted;
+        // A handle or a question is given to whoever repeats the key meanwhile.
+        let is_kept = is_accepted || self.state == State::Waiting;
         Finish {
             entry: case.identity.entry,
             attempt: case.identity.attempt,
@@ -256,7 +314,7 @@ impl Conclusion {
             deadline_ms: self.deadline_ms,
             undo_unavailable: self.unavailable.clone(),
             answer: if is_kept { answer } else { None },
-            undoes: (is_kept && self.verdict != Some(Verdict::Contradicted))
+            undoes: (is_accepted && self.verdict != Some(Verdict::Contradicted))
                 .then_some(case.write().digest.mark),
             now_ms,
         }
@@ -283,6 +341,7 @@ impl Conclusion {
         report.compensate = self.compensate.clone();
         report.undo_unavailable = self.unavailable.clone();
         report.lookup = self.lookup.clone();
+        report.staged = self.staged.clone();
         report.repeats = case.carried.fresh.standing.repeats;
         if case.identity.is_unrecorded {
             report.entry = None;
@@ -320,8 +379,12 @@ fn availability(call: &Result<Resolved, Unavailable>) -> Availability {
 
 /// A built follow-up is matched again: if it selects another operation, it is not offered (contract
 /// section 2, Variants).
-fn is_what_it_says(live: &Live, call: &FollowUp, resolved: &Resolved) -> Result<(), Unavailable> {
-    let wanted = &call.reference.operation;
+pub fn is_what_it_says(
+    live: &Live,
+    reference: &Reference,
+    resolved: &Resolved,
+) -> Result<(), Unavailable> {
+    let wanted = &reference.operation;
     let other = || Unavailable::OtherOperation { operation: wanted.clone() };
     let is_wanted = |choice: Choice<'_>| match choice {
         Choice::Declared(served) => served.operation.id == *wanted,
@@ -348,7 +411,7 @@ fn is_what_it_says(live: &Live, call: &FollowUp, resolved: &Resolved) -> Result<
     for (name, value) in &resolved.headers {
         headers.append(name.clone(), value.clone());
     }
-    let kind = media_type(call.reference.body_type);
+    let kind = media_type(reference.body_type);
     if let Ok(value) = http::HeaderValue::from_str(kind) {
         headers.insert(http::header::CONTENT_TYPE, value);
     }

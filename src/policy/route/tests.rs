@@ -125,9 +125,11 @@ fn chosen(snapshot: &Snapshot, path: &str, head: &str, body: Body<'_>) -> String
     };
     let request = match body {
         Body::Unreadable => Request::Unreadable,
-        Body::None | Body::Json(_) => {
-            Request::Http { head: head.root(), body: body_doc.as_ref().map(Doc::root) }
-        }
+        Body::None | Body::Json(_) => Request::Http {
+            head: head.root(),
+            body: body_doc.as_ref().map(Doc::root),
+            is_opaque: false,
+        },
     };
     let scope = Scope { request, response: None, key: None };
     let found = snapshot.find_http(&http::Method::POST, path);

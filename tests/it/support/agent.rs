@@ -157,6 +157,12 @@ impl Agent {
         Some(answer)
     }
 
+    /// Reads one line.
+    pub fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        (self.reader.read_line(&mut line).ok()? > 0).then_some(line)
+    }
+
     /// Whether the other end has closed.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.reader.fill_buf(), Ok([]))

@@ -1,6 +1,7 @@
 //! What the tests stand on.
 
 pub mod agent;
+pub mod mcp;
 pub mod process;
 pub mod sidecar;
 pub mod upstream;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use takeback::mcp::Methods;
 use takeback::metrics::Metrics;
 use takeback::pipeline::confirmation::Sealer;
 use takeback::pipeline::live::{Live, Policies};
-use takeback::pipeline::{Limits, Settings, Shared, Timeouts};
+use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
 use takeback::proxy::{Context, stack};
 use takeback::server::{self, Drain};
@@ -29,7 +29,7 @@ use super::{Agent, Upstream};
 pub struct Sidecar {
     pub address: SocketAddr,
     pub shared: Arc<Shared>,
-    _drain: Drain,
+    pub drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
     _directory: tempfile::TempDir,
@@ -38,12 +38,15 @@ pub struct Sidecar {
 /// How a sidecar is made.
 pub struct Setup {
     pub policy: String,
+    /// A folder of policy files and catalogs, instead of `policy`.
+    pub folder: Option<PathBuf>,
     pub mode: Mode,
     pub timeouts: Timeouts,
     pub limits: Limits,
     pub base: &'static str,
     pub places: usize,
     pub clock: Option<Clock>,
+    pub mcp: McpSettings,
     pub delivered_after: Duration,
 }
 
@@ -52,6 +55,7 @@ impl Setup {
         let long = Duration::from_secs(60);
         Self {
             policy: policy.to_owned(),
+            folder: None,
             mode: Mode::Enforce,
             timeouts: Timeouts { connect: long, head: long, idle: long, total: long },
             limits: Limits {
@@ -62,8 +66,14 @@ impl Setup {
             base: "",
             places: 256,
             clock: None,
+            mcp: McpSettings::default(),
             delivered_after: long,
         }
+    }
+
+    /// Serves a folder of policies.
+    pub fn of_folder(folder: &Path) -> Self {
+        Self { folder: Some(folder.to_owned()), ..Self::new("") }
     }
 
     /// A clock that the test moves.
@@ -82,7 +92,10 @@ impl Setup {
         let ledger_path = directory.path().join("ledger.db");
         let (store, _) = Embedded::open(&ledger_path, Options::default(), 0).unwrap();
         let ledger = Ledger::Embedded(store);
-        let compiled = policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]);
+        let compiled = match &self.folder {
+            Some(folder) => policy::load(folder),
+            None => policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]),
+        };
         assert!(!compiled.has_errors(), "{}", compiled.human());
         let metrics = Metrics::new().unwrap();
         let live = Live::new(compiled.snapshot.unwrap(), &metrics);
@@ -103,8 +116,10 @@ impl Setup {
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Vec::new(),
+                mcp: self.mcp.clone(),
             },
             tasks: tasks.clone(),
+            mcp: McpState::default(),
         });
         let limits = server::Limits { delivered_after: self.delivered_after, ..Default::default() };
         let one = NonZeroUsize::new(1).unwrap();
@@ -129,6 +144,7 @@ impl Setup {
                     mcp_paths: vec!["/mcp".to_owned()].into(),
                     methods: Arc::new(Methods::new([])),
                     draining: Arc::new(AtomicBool::new(false)),
+                    drain: cx_drain.clone(),
                 };
                 let stack = stack(&cx);
                 let serve = move |arrival| {
@@ -144,7 +160,7 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, _drain: drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
     }
 }
 

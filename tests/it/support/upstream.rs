@@ -36,6 +36,8 @@ pub enum Act {
     After(std::sync::mpsc::Receiver<()>, Box<Act>),
     /// Pieces, each flushed by itself; then the connection is closed.
     Pieces(Vec<Vec<u8>>),
+    /// These bytes; then, once the sender is used or dropped, those; then the connection is closed.
+    Waits(Vec<u8>, std::sync::mpsc::Receiver<()>, Vec<u8>),
 }
 
 impl Act {
@@ -97,6 +99,11 @@ impl Upstream {
         self.received.lock().unwrap().iter().filter(|r| r.method == method).count()
     }
 
+    /// The request that arrived last.
+    pub fn last(&self) -> Received {
+        self.received().pop().expect("nothing arrived")
+    }
+
     /// The only request that arrived.
     pub fn only(&self) -> Received {
         let received = self.received();
@@ -132,6 +139,13 @@ fn serve(stream: TcpStream, script: &Script, list: &Mutex<Vec<Received>>) {
                         return;
                     }
                 }
+                let _gone = writer.shutdown(Shutdown::Write);
+                return;
+            }
+            Act::Waits(first, wait, second) => {
+                let _gone = writer.write_all(&first).and_then(|()| writer.flush());
+                let _dropped_is_a_go_too = wait.recv();
+                let _gone = writer.write_all(&second);
                 let _gone = writer.shutdown(Shutdown::Write);
                 return;
             }

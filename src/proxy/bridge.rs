@@ -1,0 +1,462 @@
+//! `POST /call/<tool>`: a tool call for callers that do not speak MCP (ADR-0030 section 8).
+//!
+//! The body is `{"arguments": {...}, "stage": true?}`, the key is `Idempotency-Key`, and the other
+//! controls are the headers of plain HTTP. The call goes through the same pipeline as one on `/mcp`,
+//! with the caller's own credentials, in a session of ours with the upstream that is this caller's
+//! alone. The answer is the tool's data, or `{"error": envelope}` with a status for its code; the
+//! report is in the header.
+//!
+//! Limits: [`MAX_BODY`] bytes. The route is there while the policy declares a tool, unless
+//! `mcp.call_route` is `forward`: then the upstream serves it, and it is a plain HTTP call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
+
+use super::{Edge, Voice};
+use crate::call::payload::{self, Body, CollectError};
+use crate::call::refusal::Refusal;
+use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
+use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
+use crate::contract::operation::Target;
+use crate::contract::report::{MAX_HEADER, Report, header_of};
+use crate::mcp::answer::{Answer, Kind as AnswerKind};
+use crate::mcp::clients::Client;
+use crate::mcp::headers::mirrored_value;
+use crate::mcp::jsonrpc::{Id, Message, code};
+use crate::mcp::request::ToolCall;
+use crate::mcp::sessions::SESSION;
+use crate::mcp::{Era, MODERN_REVISION};
+use crate::pipeline::ask::whole_answer;
+use crate::pipeline::settle::json_response;
+use crate::pipeline::step::Stage;
+use crate::pipeline::{Answered, CallRoute};
+use crate::server::Peer;
+
+/// The longest body, in bytes.
+pub(super) const MAX_BODY: usize = 64 * 1024;
+
+/// The revision that we offer an upstream with sessions.
+const LEGACY_REVISION: &str = "2025-11-25";
+
+/// What stands before the tool's name.
+const ROUTE: &str = "/call/";
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// Ids of our requests: none is used twice in a session.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// What a caller asked for.
+struct Asked {
+    tool: String,
+    arguments: String,
+}
+
+impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+    /// The tool that a request calls on this route.
+    pub(super) fn bridged_tool(&self, head: &Head) -> Option<String> {
+        let shared = &self.cx.shared;
+        if head.method != Method::POST || shared.settings.mcp.call_route != CallRoute::Bridge {
+            return None;
+        }
+        let name = head.path().strip_prefix(ROUTE)?;
+        if name.is_empty() || name.contains('/') {
+            return None;
+        }
+        let live = shared.policies.load();
+        let mut operations = live.snapshot.operations().iter();
+        let has_tools =
+            operations.any(|served| matches!(served.operation.target, Target::Tool { .. }));
+        let name = percent_decode_str(name).decode_utf8().ok()?;
+        has_tools.then(|| name.into_owned())
+    }
+
+    /// Answers a call on this route.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
+    pub(super) async fn bridge(
+        &self,
+        tool: String,
+        head: Head,
+        mut control: Control,
+        oddity: Option<Oddity>,
+        body: Body,
+        permit: Permit,
+        peer: Peer,
+        began: Instant,
+    ) -> Response<Body> {
+        let refuse = |refusal: Refusal| self.refuse(refusal.into(), Voice::Rest);
+        if let Some(oddity) = oddity {
+            return refuse(oddity.into_refusal());
+        }
+        let asked = match self.asked_for(tool, body, &mut control).await {
+            Ok(asked) => asked,
+            Err(refusal) => return refuse(refusal),
+        };
+        let principal = self.cx.shared.principal(&head);
+        let clients = &self.cx.shared.mcp.clients;
+        // A second time only if the upstream has forgotten the session: nothing ran then.
+        for is_last in [false, true] {
+            let client = match self.client(&head, &principal).await {
+                Ok(client) => client,
+                Err(refusal) => return refuse(refusal),
+            };
+            let Some((mcp_head, call)) = self.call_of(&head, &client, &asked) else {
+                return refuse(Refusal::CallBody("the call cannot be written"));
+            };
+            if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
+                let is_known = self.cx.shared.mcp.catalog.knows(&principal.id);
+                if client.session.is_some() && !is_known && !is_last {
+                    clients.forget(&principal.id, &client);
+                    continue;
+                }
+                return refuse(if is_known {
+                    Refusal::UnknownTool
+                } else {
+                    Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16())
+                });
+            }
+            let id = call.id().clone();
+            let payload = Payload::Mcp(Box::new(call));
+            let call = Call {
+                head: mcp_head,
+                control: control.clone(),
+                payload,
+                oddity: None,
+                permit: permit.clone(),
+            };
+            let answered = self.pipeline.run(call).await;
+            let is_forgotten = matches!(&answered, Ok(reply)
+                if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
+            if is_forgotten && !is_last {
+                clients.forget(&principal.id, &client);
+                continue;
+            }
+            return self.told(answered, &id, permit, peer, began).await;
+        }
+        refuse(Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16()))
+    }
+
+    async fn asked_for(
+        &self,
+        tool: String,
+        body: Body,
+        control: &mut Control,
+    ) -> Result<Asked, Refusal> {
+        let shared = &self.cx.shared;
+        let idle = shared.settings.limits.request_idle;
+        let collected = payload::collect(body, MAX_BODY, &shared.budget, idle).await;
+        let collected = collected.map_err(|error| match error {
+            CollectError::Broken(_) => Refusal::BodyBroken,
+            CollectError::Budget => Refusal::Overloaded,
+            CollectError::Idle => Refusal::BodySlow,
+            CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
+        })?;
+        if collected.bytes().is_empty() {
+            return Ok(Asked { tool, arguments: "{}".to_owned() });
+        }
+        let doc = Doc::parse(collected.bytes().clone())
+            .map_err(|error| Refusal::InvalidJson(error.to_string()))?;
+        let root = doc.root();
+        if root.kind() != JsonKind::Object {
+            return Err(Refusal::CallBody("the body is not an object"));
+        }
+        if root.members().any(|member| !["arguments", "stage"].contains(&&*member.name())) {
+            return Err(Refusal::CallBody("only `arguments` and `stage` are taken"));
+        }
+        match root.get("stage").map(Value::as_bool) {
+            None => {}
+            Some(Some(stage)) => control.stage = control.stage || stage,
+            Some(None) => return Err(Refusal::InvalidMeta("stage is true or false")),
+        }
+        let arguments = match root.get("arguments") {
+            None => "{}".to_owned(),
+            Some(arguments) if arguments.kind() == JsonKind::Object => arguments.raw().to_owned(),
+            Some(_) => return Err(Refusal::CallBody("`arguments` is not an object")),
+        };
+        Ok(Asked { tool, arguments })
+    }
+
+    /// The caller's session with the upstream, made if there is none.
+    async fn client(&self, head: &Head, principal: &Principal) -> Result<Arc<Client>, Refusal> {
+        let clients = &self.cx.shared.mcp.clients;
+        if let Some(client) = clients.find(&principal.id) {
+            return Ok(client);
+        }
+        let made = self.introduce(head).await?;
+        Ok(clients.put(Arc::clone(&principal.id), made))
+    }
+
+    /// Asks what the upstream speaks: the revision without sessions first.
+    async fn introduce(&self, head: &Head) -> Result<Client, Refusal> {
+        let lost = || Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16());
+        let ask = &self.ask;
+        let head = self.mcp_head(head).ok_or_else(lost)?;
+        let modern =
+            Client { era: Era::Modern, version: MODERN_REVISION.to_owned(), session: None };
+        let id = next_id().ok_or_else(lost)?;
+        let mut headers = headers_of(&head.headers, &modern);
+        headers.insert(METHOD, HeaderValue::from_static("server/discover"));
+        let params = format!("{{\"_meta\":{}}}", modern_meta());
+        let body = request(&id, "server/discover", &params);
+        let (parts, body) = ask.post(&head, headers, body.into()).await.ok_or_else(lost)?;
+        refused_by(parts.status)?;
+        let answer = whole_answer(&self.cx.shared, &parts, body, &id).await;
+        if answer.is_some_and(|answer| answer.result().is_some()) {
+            return Ok(modern);
+        }
+        let id = next_id().ok_or_else(lost)?;
+        let mut legacy =
+            Client { era: Era::Legacy, version: LEGACY_REVISION.to_owned(), session: None };
+        let mut headers = headers_of(&head.headers, &legacy);
+        headers.remove(VERSION);
+        let version = env!("CARGO_PKG_VERSION");
+        let params = format!(
+            "{{\"protocolVersion\":\"{LEGACY_REVISION}\",\"capabilities\":{{}},\
+             \"clientInfo\":{{\"name\":\"takeback\",\"version\":\"{version}\"}}}}"
+        );
+        let body = request(&id, "initialize", &params);
+        let (parts, body) = ask.post(&head, headers, body.into()).await.ok_or_else(lost)?;
+        refused_by(parts.status)?;
+        let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok());
+        legacy.session = session.map(str::to_owned);
+        let answer = whole_answer(&self.cx.shared, &parts, body, &id).await.ok_or_else(lost)?;
+        let result = answer.result().ok_or_else(lost)?;
+        if let Some(version) = result.get("protocolVersion").and_then(Value::as_str) {
+            legacy.version = version.into_owned();
+        }
+        let notice = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}";
+        let headers = headers_of(&head.headers, &legacy);
+        drop(ask.post(&head, headers, Bytes::from_static(notice.as_bytes())).await);
+        Ok(legacy)
+    }
+
+    /// The head of a message of ours on the upstream's MCP path, with the caller's credentials.
+    fn mcp_head(&self, head: &Head) -> Option<Head> {
+        let path: Uri = self.cx.mcp_paths.first()?.parse().ok()?;
+        Some(Head { method: Method::POST, uri: path, ..head.clone() })
+    }
+
+    fn call_of(&self, head: &Head, client: &Client, asked: &Asked) -> Option<(Head, ToolCall)> {
+        let mut head = self.mcp_head(head)?;
+        head.headers = headers_of(&head.headers, client);
+        let mut params = String::from("{\"name\":");
+        write_string(&asked.tool, &mut params);
+        params.push_str(",\"arguments\":");
+        params.push_str(&asked.arguments);
+        if client.era == Era::Modern {
+            params.push_str(",\"_meta\":");
+            params.push_str(&modern_meta());
+            head.headers.insert(METHOD, HeaderValue::from_static("tools/call"));
+            head.headers.insert(NAME, mirrored_value(&asked.tool));
+        }
+        params.push('}');
+        let body = request(&next_id()?, "tools/call", &params);
+        let message = Message::read(body.into()).ok()?;
+        Some((head, ToolCall::read(message, client.era).ok()?))
+    }
+
+    /// Writes the pipeline's answer as this route does.
+    async fn told(
+        &self,
+        answered: Answered,
+        id: &Id,
+        permit: Permit,
+        peer: Peer,
+        began: Instant,
+    ) -> Response<Body> {
+        let answered = match answered {
+            Err(refused) => Err(refused),
+            Ok(mut reply) => {
+                let response = std::mem::take(&mut reply.response);
+                let (parts, body) = response.into_parts();
+                let status = parts.status;
+                let answer = whole_answer(&self.cx.shared, &parts, body, id).await;
+                reply.response = rest_answer(status, answer.as_ref());
+                reply.report = Some(report_of(answer.as_ref()));
+                Ok(reply)
+            }
+        };
+        self.written(answered, Voice::Rest, permit, peer, began)
+    }
+}
+
+/// What an upstream says that does not let the caller in.
+fn refused_by(status: StatusCode) -> Result<(), Refusal> {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(Refusal::NoSession(status.as_u16()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn next_id() -> Option<Id> {
+    Id::parse(&NEXT_ID.fetch_add(1, Ordering::Relaxed).to_string())
+}
+
+fn request(id: &Id, method: &str, params: &str) -> String {
+    let id = id.as_token();
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}")
+}
+
+fn modern_meta() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "{{\"io.modelcontextprotocol/protocolVersion\":\"{MODERN_REVISION}\",\
+         \"io.modelcontextprotocol/clientCapabilities\":{{}},\
+         \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"takeback\",\"version\":\"{version}\"}}}}"
+    )
+}
+
+/// The caller's headers with what the upstream's protocol wants.
+fn headers_of(own: &HeaderMap, client: &Client) -> HeaderMap {
+    let mut headers = own.clone();
+    let theirs: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("mcp-")).cloned().collect();
+    for name in theirs {
+        headers.remove(name);
+    }
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let both = HeaderValue::from_static("application/json, text/event-stream");
+    headers.insert(header::ACCEPT, both);
+    if let Ok(version) = HeaderValue::from_str(&client.version) {
+        headers.insert(VERSION, version);
+    }
+    if let Some(session) = client.session.as_deref().and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert(SESSION, session);
+    }
+    headers
+}
+
+/// The report in an answer, as a header.
+fn report_of(answer: Option<&Answer>) -> HeaderValue {
+    let root = answer.and_then(Answer::doc).map(Doc::root);
+    let result = root.and_then(|root| root.get("result")).and_then(|result| result.get("_meta"));
+    let error = root.and_then(|root| root.get("error")).and_then(|error| error.get("data"));
+    let report = result.or(error).and_then(|holder| holder.get("effect"));
+    match report {
+        Some(report) => header_of(report.raw(), MAX_HEADER),
+        None => Report::default().to_header(MAX_HEADER),
+    }
+}
+
+/// The tool's data, or the error, with a status for its code.
+fn rest_answer(status: StatusCode, answer: Option<&Answer>) -> Response<Body> {
+    let Some(answer) = answer else {
+        let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
+        return error_response(
+            status,
+            "outcome_unknown",
+            "The upstream's answer could not be read. What became of a write stands in the report.",
+        );
+    };
+    let result = answer.result();
+    match answer.kind() {
+        AnswerKind::Result { is_error: false, .. } => json_response(data_of(answer)),
+        AnswerKind::Result { is_error: true, .. } => {
+            let text = answer.text().unwrap_or_default();
+            let doc = Doc::parse(text.clone().into_owned()).ok();
+            let envelope = doc
+                .as_ref()
+                .and_then(|doc| doc.root().get("error"))
+                .filter(|error| error.get("code").is_some());
+            match envelope {
+                Some(envelope) => {
+                    let code = envelope.get("code").and_then(Value::as_str).unwrap_or_default();
+                    let mut response = json_response(format!("{{\"error\":{}}}", envelope.raw()));
+                    *response.status_mut() = status_of(&code);
+                    response
+                }
+                None => error_response(StatusCode::BAD_GATEWAY, "upstream_error", &text),
+            }
+        }
+        AnswerKind::Task => {
+            let handle = result.map_or("{}", Value::raw).to_owned();
+            let mut response = json_response(handle);
+            *response.status_mut() = StatusCode::ACCEPTED;
+            response
+        }
+        AnswerKind::InputRequired => error_response(
+            StatusCode::CONFLICT,
+            "input_required",
+            "The tool asks for more input, which only an MCP client can give.",
+        ),
+        AnswerKind::Error { code } => {
+            let status = match code {
+                Some(code::INVALID_PARAMS) => StatusCode::BAD_REQUEST,
+                Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+                _ if status.is_client_error() => status,
+                _ => StatusCode::BAD_GATEWAY,
+            };
+            let error = answer.doc().and_then(|doc| doc.root().get("error"));
+            let text = error.and_then(|error| error.get("message")).and_then(Value::as_str);
+            error_response(status, "upstream_error", &text.unwrap_or_default())
+        }
+        AnswerKind::Unreadable(_) | AnswerKind::WrongId { .. } => {
+            let status = if status.is_client_error() { status } else { StatusCode::BAD_GATEWAY };
+            error_response(status, "upstream_error", "The upstream's answer is no result.")
+        }
+    }
+}
+
+/// The response data: what is structured; else the one text, if it is JSON; else the content.
+fn data_of(answer: &Answer) -> String {
+    let result = answer.result();
+    if let Some(data) = result.and_then(|result| result.get("structuredContent")) {
+        return data.raw().to_owned();
+    }
+    let content = result.and_then(|result| result.get("content"));
+    let count = content.map_or(0, |content| content.elements().count());
+    if let (1, Some(text)) = (count, answer.text())
+        && Doc::parse(text.clone().into_owned()).is_ok()
+    {
+        return text.into_owned();
+    }
+    format!("{{\"content\":{}}}", content.map_or("[]", Value::raw))
+}
+
+/// The status for an envelope's code (ADR-0030 section 8).
+fn status_of(code: &str) -> StatusCode {
+    match code {
+        "validation_error" | "effect/invalid_meta" => StatusCode::BAD_REQUEST,
+        "auth_required" | "authentication_error" | "unauthorized" => StatusCode::UNAUTHORIZED,
+        "policy_denied" | "permission_denied" | "forbidden" => StatusCode::FORBIDDEN,
+        "not_found" => StatusCode::NOT_FOUND,
+        "answer_not_kept" | "conflict" => StatusCode::CONFLICT,
+        "unsupported_operation" => StatusCode::UNPROCESSABLE_ENTITY,
+        "confirmation_required" | "idempotency_required" => StatusCode::PRECONDITION_REQUIRED,
+        "rate_limited" => StatusCode::TOO_MANY_REQUESTS,
+        "timeout" | "upstream_timeout" => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+fn error_response(status: StatusCode, code: &str, text: &str) -> Response<Body> {
+    let mut json = String::from("{\"error\":{\"code\":");
+    write_string(code, &mut json);
+    json.push_str(",\"message\":");
+    write_string(text, &mut json);
+    json.push_str(",\"retryable\":false,\"details\":{}}}");
+    let mut response = json_response(json);
+    *response.status_mut() = status;
+    response
+}
+
+/// A refusal as this route writes it.
+pub(super) fn refusal_response(refusal: &Refusal) -> Response<Body> {
+    let mut response = json_response(format!("{{\"error\":{}}}", refusal.envelope()));
+    *response.status_mut() =
+        StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    if let Some(after) = refusal.retry_after_s() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after));
+    }
+    response
+}

@@ -1,0 +1,212 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::sidecar::Setup;
+use crate::support::{Act, Sidecar, Upstream};
+use takeback::pipeline::CallRoute;
+
+const POLICY: &str = r#"
+version: 1
+operations:
+  notes.read:
+    match: { tool: read_note }
+    effect: { class: read }
+  notes.create:
+    match: { tool: create_note }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: notes.delete, arguments: { id: response.id } }
+      idempotency: { type: argument, name: key }
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+  files.put:
+    match: { tool: "files/put ä" }
+    effect: { class: reversible, kind: update, inverse: { operation: notes.delete, arguments: {} } }
+"#;
+
+/// An upstream of one era. The first session is forgotten after its second call where `forgets` says.
+fn upstream(is_modern: bool, forgets: bool) -> Upstream {
+    let sessions = AtomicUsize::new(0);
+    let calls = AtomicUsize::new(0);
+    Upstream::start(move |received| {
+        if received.target != "/mcp" {
+            return Act::json(200, r#"{"plain":true}"#);
+        }
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = message["id"].clone();
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        let unknown =
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}});
+        if received.header("authorization") == Some("Bearer bad") {
+            return Act::with(401, &[("www-authenticate", "Bearer")], "");
+        }
+        match message["method"].as_str().unwrap() {
+            "server/discover" if is_modern => Act::json(200, &answer(json!({}))),
+            "server/discover" => Act::json(404, &unknown.to_string()),
+            "initialize" if is_modern => Act::json(404, &unknown.to_string()),
+            "initialize" => {
+                let session = format!("s{}", sessions.fetch_add(1, Ordering::Relaxed));
+                let headers = [("content-type", "application/json"), ("mcp-session-id", &*session)];
+                Act::with(200, &headers, &answer(json!({"protocolVersion": "2025-06-18"})))
+            }
+            "notifications/initialized" => Act::with(202, &[], ""),
+            "tools/list" => Act::json(
+                200,
+                &answer(json!({"tools": [
+                    {"name": "read_note"}, {"name": "create_note"}, {"name": "delete_note"},
+                    {"name": "files/put ä"}, {"name": "broken"}
+                ]})),
+            ),
+            _ if forgets && calls.fetch_add(1, Ordering::Relaxed) == 1 => {
+                Act::with(404, &[("content-type", "text/plain")], "no such session")
+            }
+            _ => {
+                let result = match message["params"]["name"].as_str() {
+                    Some("read_note") => json!({"content": [{"type": "text", "text": "[1, 2]"}]}),
+                    Some("broken") => {
+                        let text = r#"{"error":{"code":"not_found","message":"gone"}}"#;
+                        json!({"content": [{"type": "text", "text": text}], "isError": true})
+                    }
+                    _ => json!({"content": [], "structuredContent": {"id": "n1"}}),
+                };
+                Act::json(200, &answer(result))
+            }
+        }
+    })
+}
+
+fn methods(upstream: &Upstream) -> Vec<String> {
+    let received = upstream.received();
+    let bodies = received.iter().map(|r| serde_json::from_slice::<Value>(&r.body).unwrap());
+    bodies.map(|body| body["method"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn adr_0030_8_a_tool_is_called_over_rest_in_both_eras_through_the_same_gates() {
+    for is_modern in [true, false] {
+        let upstream = upstream(is_modern, false);
+        let sidecar = Sidecar::start(POLICY, &upstream);
+        let mut agent = sidecar.agent();
+
+        let read = agent.post("/call/read_note", &[], r#"{"arguments":{"id":"x"}}"#);
+        let key = [("idempotency-key", "k1")];
+        let created = agent.post("/call/create_note", &key, r#"{"arguments":{"text":"x"}}"#);
+        let again = agent.post("/call/create_note", &key, r#"{"arguments":{"text":"x"}}"#);
+        let refused = agent.post("/call/delete_note", &[], r#"{"arguments":{"id":"n1"}}"#);
+
+        assert_eq!((read.status, read.text().as_str()), (200, "[1, 2]"));
+        assert_eq!(read.report()["class"], "read");
+        assert_eq!((created.status, created.json()), (200, json!({"id": "n1"})));
+        assert_eq!(created.report()["undo"]["arguments"], json!({"id": "n1"}));
+        assert_eq!(created.report()["idempotency_key"], "k1");
+        assert_eq!((again.status, again.json()), (200, json!({"id": "n1"})));
+        assert_eq!(again.report()["replayed"], true);
+        assert_eq!((refused.status, refused.code().as_str()), (428, "confirmation_required"));
+        assert_eq!(refused.report()["refused"], "confirmation_required");
+        let token = refused.json()["error"]["details"]["confirm"]["token"].clone();
+        let confirm = [("effect-confirm", token.as_str().unwrap())];
+        let deleted = agent.post("/call/delete_note", &confirm, r#"{"arguments":{"id":"n1"}}"#);
+        assert_eq!(deleted.report()["outcome"], "accepted");
+
+        let calls: Vec<_> =
+            upstream.received().into_iter().filter(|r| r.text().contains("tools/call")).collect();
+        assert_eq!(calls.len(), 3);
+        let sent: Value = serde_json::from_slice(&calls[1].body).unwrap();
+        assert_eq!(sent["params"]["arguments"], json!({"text": "x", "key": "k1"}));
+        if is_modern {
+            assert_eq!(calls[1].header("mcp-protocol-version"), Some("2026-07-28"));
+            assert_eq!(calls[1].header("mcp-name"), Some("create_note"));
+            assert_eq!(calls[1].header("mcp-session-id"), None);
+        } else {
+            assert_eq!(calls[1].header("mcp-protocol-version"), Some("2025-06-18"));
+            assert_eq!(calls[1].header("mcp-session-id"), Some("s0"));
+        }
+        let made = methods(&upstream);
+        assert_eq!(made.iter().filter(|m| *m == "server/discover").count(), 1, "{made:?}");
+    }
+}
+
+#[test]
+fn a_session_is_of_one_credential_and_is_made_anew_when_it_is_forgotten() {
+    let upstream = upstream(false, true);
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let call = |agent: &mut crate::support::Agent, bearer: &str, text: &str| {
+        let body = json!({"arguments": {"text": text}}).to_string();
+        agent.post("/call/create_note", &[("authorization", bearer)], &body)
+    };
+
+    let statuses = [
+        call(&mut agent, "Bearer a", "1").status,
+        call(&mut agent, "Bearer a", "2").status,
+        call(&mut agent, "Bearer b", "3").status,
+    ];
+
+    assert_eq!(statuses, [200, 200, 200]);
+    let sent: Vec<_> =
+        upstream.received().into_iter().filter(|r| r.text().contains("tools/call")).collect();
+    let seen: Vec<_> = sent
+        .iter()
+        .map(|r| (r.header("authorization").unwrap(), r.header("mcp-session-id").unwrap()))
+        .collect();
+    let expected = [("Bearer a", "s0"), ("Bearer a", "s0"), ("Bearer a", "s1"), ("Bearer b", "s2")];
+    assert_eq!(seen, expected);
+    sidecar.wait_entries(&[("accepted", ""), ("rejected", ""), ("accepted", ""), ("accepted", "")]);
+}
+
+#[test]
+fn adr_0030_8_errors_have_a_status_for_their_code() {
+    let upstream = upstream(true, false);
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let large = format!("{{\"arguments\":{{\"text\":\"{}\"}}}}", "x".repeat(64 * 1024));
+    let cases = [
+        ("/call/none", "{}", 404, "not_found"),
+        ("/call/create_note", "[]", 400, "validation_error"),
+        ("/call/create_note", r#"{"arguments":[]}"#, 400, "validation_error"),
+        ("/call/create_note", r#"{"argument":{}}"#, 400, "validation_error"),
+        ("/call/create_note", r#"{"stage":"yes"}"#, 400, "effect/invalid_meta"),
+        ("/call/create_note", r#"{"stage":true}"#, 422, "effect/no_draft_form"),
+        ("/call/create_note", "{", 400, "invalid_json"),
+        ("/call/create_note", large.as_str(), 413, "body_too_large"),
+        ("/call/broken", "{}", 428, "confirmation_required"),
+    ];
+    for (path, body, status, code) in cases {
+        let answer = agent.post(path, &[], body);
+        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{path} {body:.40}");
+        assert!(answer.header("x-anvil-effect").is_some());
+        if status == 413 {
+            agent = sidecar.agent();
+        }
+    }
+    let refused = agent.post("/call/broken", &[], "{}");
+    let token = refused.json()["error"]["details"]["confirm"]["token"].clone();
+    let confirm = [("effect-confirm", token.as_str().unwrap())];
+    let broken = agent.post("/call/broken", &confirm, "{}");
+    assert_eq!((broken.status, broken.code().as_str()), (404, "not_found"));
+    assert_eq!(broken.report()["outcome"], "unknown");
+    let bad = agent.post("/call/read_note", &[("authorization", "Bearer bad")], "{}");
+    assert_eq!((bad.status, bad.code().as_str()), (401, "auth_required"));
+    let odd = agent.post("/call/files%2Fput%20%C3%A4", &[], "{}");
+    assert_eq!(odd.status, 400, "an encoded slash is ambiguous");
+}
+
+#[test]
+fn the_route_is_the_upstreams_where_the_operator_says_so_or_no_tool_is_declared() {
+    let upstream = upstream(true, false);
+    let mut setup = Setup::new(POLICY);
+    setup.mcp.call_route = CallRoute::Forward;
+    let forwarding = setup.start(&upstream);
+    let plain = "version: 1\noperations:\n  a:\n    match: { http: \"POST /call/{x}\" }\n    effect: { class: read }\n";
+    let bare = Sidecar::start(plain, &upstream);
+
+    let forwarded = forwarding.agent().post("/call/read_note", &[], "{}");
+    let passed = bare.agent().post("/call/read_note", &[], "{}");
+
+    assert_eq!((forwarded.status, forwarded.code().as_str()), (428, "confirmation_required"));
+    assert_eq!((passed.status, passed.json()), (200, json!({"plain": true})));
+}
