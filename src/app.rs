@@ -20,6 +20,7 @@
 
 mod control;
 pub mod log;
+mod reload;
 mod worker;
 
 use std::io;
@@ -30,11 +31,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::admin::Admin;
 use crate::admin::health::Health;
 use crate::admin::listen::bind_unix;
+use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
 use crate::clock::Clock;
@@ -45,7 +46,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
-use crate::policy::{self, Snapshot};
+use crate::policy::{self, Faulty, Watch};
 use crate::server::{self, BindError, Drain};
 use crate::tasks::Tasks;
 use crate::upstream::{self, Upstream};
@@ -74,12 +75,6 @@ pub enum AppError {
         path: PathBuf,
         /// Why.
         source: OpenError,
-    },
-    /// No operation is declared.
-    #[error("no operation is declared in {}: every call would be undeclared", path.display())]
-    NoPolicy {
-        /// The folder.
-        path: PathBuf,
     },
     /// The policy, with its findings.
     #[error("{findings}the policy in {} cannot be served", path.display())]
@@ -280,8 +275,9 @@ fn build(
     }
 
     health.waits_for(Some("the policy"));
-    let snapshot = load_policy(&config.policies, config.is_strict)?;
-    let live = Live::new(snapshot, &metrics);
+    let live = Live::new(load_policy(&config)?, &metrics);
+    let status = admin_policy::Status::default();
+    status.applied(clock.now_ms());
     let common = metrics.common();
     let [applied, ..] = &common.reloads;
     applied.increment(1);
@@ -342,12 +338,18 @@ fn build(
             }
         }
     }
+    let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
+    let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
     let parts = Parts {
+        watch: Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace),
+        asks,
         admin: Admin {
             shared,
             upstream: Upstream::new(upstream, tasks),
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),
+            policy: status,
+            reloads,
         },
         admin_socket,
         admin_path: config.admin_listen.clone(),
@@ -371,26 +373,17 @@ fn newest_ms(ledger: &Path) -> i64 {
 }
 
 /// Loads the first policy.
-fn load_policy(path: &Path, is_strict: bool) -> Result<Snapshot, AppError> {
-    let compiled = policy::load(path);
-    let refused = compiled.snapshot.is_none() || (is_strict && compiled.has_errors());
-    if refused {
-        return Err(AppError::Policy { path: path.to_owned(), findings: compiled.human() });
+fn load_policy(config: &Config) -> Result<policy::Snapshot, AppError> {
+    let compiled = policy::load_within(&config.policies, Some(config.drain.grace));
+    let is_refused = config.is_strict && compiled.has_errors();
+    let findings = compiled.human();
+    match compiled.snapshot.filter(|_| !is_refused) {
+        Some(snapshot) => {
+            reload::announce(&snapshot, &compiled.diagnostics);
+            Ok(snapshot)
+        }
+        None => Err(AppError::Policy { path: config.policies.clone(), findings }),
     }
-    let Some(snapshot) = compiled.snapshot else {
-        return Err(AppError::Policy { path: path.to_owned(), findings: String::new() });
-    };
-    if snapshot.operations().is_empty() {
-        return Err(AppError::NoPolicy { path: path.to_owned() });
-    }
-    for served in snapshot.operations().iter().filter(|served| served.is_degraded()) {
-        let notes = served.notes.join("; ");
-        let operation = &served.operation.id;
-        tracing::warn!(%operation, notes, "served as less than it was declared");
-    }
-    let revision = snapshot.revision().to_hex();
-    tracing::info!(operations = snapshot.operations().len(), revision, "policy in force");
-    Ok(snapshot)
 }
 
 fn settings(config: &Config) -> Settings {

@@ -1,18 +1,22 @@
 //! The command line: reads arguments, calls what does the work, turns its result into an exit code.
 //!
-//! Exit codes are those of `sysexits.h` (the list is in `exit`); `check` ends with 1 for findings and 2
-//! for wrong usage, as linters do. What a command says goes to standard output, what went wrong to
+//! Exit codes are those of `sysexits.h` (the list is in `exit`); `check` and `diff` end with 1 for
+//! findings and changes and 2 for wrong usage, as linters do. What a command says goes to standard output, what went wrong to
 //! standard error. Lists are aligned text for people, or with `--format json` one JSON document per
 //! line; colours only on a terminal.
 
 mod check;
+mod diff;
 mod exit;
+mod explain;
+mod import;
 mod ledger;
 mod out;
 mod remote;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
@@ -20,6 +24,7 @@ use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
+use crate::policy::JSON_SCHEMA;
 
 use exit::{Failure, with_help};
 
@@ -35,8 +40,9 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   takeback demo                       see everything once, with a gateway of its own
-  takeback check policies/            say what is wrong with a policy
-  takeback run --upstream http://127.0.0.1:9000 --policies policies/
+  takeback check policies/            say what is wrong with policies
+  takeback explain POST /repos/octo/hello/issues --policies policies/github-mini
+  takeback run --upstream http://127.0.0.1:9000 --policies policies/github-mini
   takeback ledger list --state unknown
   takeback settle ENTRY accepted --why \"the ticket is there\"
 
@@ -51,6 +57,15 @@ enum Command {
     Demo(DemoArgs),
     /// Compile policies and say what is wrong with them
     Check(CheckArgs),
+    /// Say what one call would be, what it would need, and how it would be taken back
+    Explain(ExplainArgs),
+    /// Say what changes between two policies, weakenings first
+    Diff(DiffArgs),
+    /// Write a skeleton policy out of an OpenAPI document or a tools/list answer
+    #[command(subcommand)]
+    Import(ImportCommand),
+    /// Print the JSON Schema of policy files, for editors
+    Schema,
     /// Read the ledger, beside a running sidecar or without one
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -106,9 +121,10 @@ struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
 struct CheckArgs {
-    /// Folders of policy files
-    #[arg(required = true, value_name = "DIR")]
+    /// Folders of policy files; one that has none of its own is searched for folders that do
+    #[arg(required_unless_present = "explain", value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// How findings are written
     #[arg(long, value_enum, default_value_t = CheckFormat::Human)]
@@ -116,7 +132,21 @@ struct CheckArgs {
     /// Let warnings count as errors
     #[arg(long)]
     strict: bool,
+    /// Tell more about one code, and check nothing
+    #[arg(long, value_name = "CODE", conflicts_with = "folders")]
+    explain: Option<String>,
+    /// The sidecar's `drain.grace_ms`: an operation that may take longer is a warning
+    #[arg(long, value_name = "N")]
+    grace_ms: Option<u64>,
 }
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  takeback check policies/
+  takeback check policies/github-mini --format sarif > findings.sarif
+  takeback check --explain effect/operation_missing
+
+Ends with 0, with 1 if there is an error (or, with --strict, a warning), with 2 for wrong usage.";
 
 /// How findings are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -125,7 +155,88 @@ enum CheckFormat {
     Human,
     /// One JSON object per line
     Json,
+    /// One SARIF 2.1.0 document, for what shows findings beside code
+    Sarif,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
+struct ExplainArgs {
+    /// The method
+    #[arg(required_unless_present = "tool", requires = "path", conflicts_with = "tool")]
+    method: Option<String>,
+    /// The path as the agent asks for it, with its query
+    #[arg(conflicts_with = "tool")]
+    path: Option<String>,
+    /// A header; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE", conflicts_with = "tool")]
+    headers: Vec<String>,
+    /// A file with the body, or - for standard input; JSON unless a Content-Type says otherwise
+    #[arg(long, value_name = "FILE", conflicts_with = "tool")]
+    body: Option<PathBuf>,
+    /// A tool instead of a method and path
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// The tool's arguments
+    #[arg(long, value_name = "JSON", default_value = "{}", conflicts_with = "method")]
+    arguments: String,
+    /// The folder of policy files [default: TAKEBACK_POLICIES]
+    #[arg(long, value_name = "DIR")]
+    policies: Option<PathBuf>,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  takeback explain DELETE /repos/octo/hello/issues/comments/100 --policies policies/github-mini
+  takeback explain POST /v1/charges --header \"Idempotency-Key: a\" --body charge.json --policies p
+  takeback explain --tool github__create_comment --arguments '{\"body\": \"hello\"}' --policies p
+
+Nothing is sent.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+struct DiffArgs {
+    /// The folder of the old policy
+    old: PathBuf,
+    /// The folder of the new one
+    new: PathBuf,
+    /// How changes are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  takeback diff /etc/takeback/policies policies/mine
+  takeback diff old new --format json | jq 'select(.weaker)'
+
+Ends with 0 if nothing changes, with 1 if something does, with 2 if one cannot be read.";
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = IMPORT_EXAMPLES)]
+enum ImportCommand {
+    /// Out of an OpenAPI 3 document
+    Openapi(ImportArgs),
+    /// Out of a saved tools/list answer, or a JSON list of its pages
+    Tools(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+struct ImportArgs {
+    /// The document; keep it beside the policy, whose catalog it is
+    file: PathBuf,
+}
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  takeback import openapi policies/mine/openapi.json > policies/mine/mine.yaml
+  takeback import tools policies/mine/tools.json > policies/mine/tools.yaml
+
+Every write comes out undeclared, and so irreversible: its class is for a person to write. What the
+document suggests stands beside it as a comment.";
 
 /// How a command writes what it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -247,8 +358,9 @@ pub fn run() -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     // Nobody can be told if even that cannot be written.
     drop(error.print());
-    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
-    ExitCode::from(match (error.use_stderr(), is_check) {
+    let command = std::env::args_os().nth(1);
+    let is_linter = command.is_some_and(|command| command == "check" || command == "diff");
+    ExitCode::from(match (error.use_stderr(), is_linter) {
         (false, _) => exit::OK,
         (true, true) => exit::CHECK_USAGE,
         (true, false) => exit::USAGE,
@@ -262,12 +374,24 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             demo::run(if args.exit { demo::After::Exit } else { demo::After::Stay })?;
             Ok(exit::OK)
         }
-        Command::Check(args) => {
-            let format = match args.format {
-                CheckFormat::Human => Format::Text,
-                CheckFormat::Json => Format::Json,
-            };
-            check::run(&args.folders, format, args.strict)
+        Command::Check(CheckArgs { explain: Some(code), format, .. }) => {
+            check::explain(&code, format)
+        }
+        Command::Check(args) => check::run(&check::Check {
+            folders: &args.folders,
+            format: args.format,
+            is_strict: args.strict,
+            grace: args.grace_ms.map(Duration::from_millis),
+        }),
+        Command::Explain(args) => explain_call(&args),
+        Command::Diff(args) => diff::run(&args.old, &args.new, args.format),
+        Command::Import(ImportCommand::Openapi(args)) => {
+            import::run(import::Kind::OpenApi, &args.file)
+        }
+        Command::Import(ImportCommand::Tools(args)) => import::run(import::Kind::Tools, &args.file),
+        Command::Schema => {
+            out::print(JSON_SCHEMA.trim_end())?;
+            Ok(exit::OK)
         }
         Command::Ledger(LedgerCommand::List(args)) => {
             let list = ledger::List {
@@ -291,6 +415,21 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         }
         Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
     }
+}
+
+fn explain_call(args: &ExplainArgs) -> Result<u8, Failure> {
+    let asked = match (&args.tool, &args.method, &args.path) {
+        (Some(name), _, _) => explain::Asked::Tool { name, arguments: &args.arguments },
+        (None, Some(method), Some(target)) => explain::Asked::Http {
+            method,
+            target,
+            headers: &args.headers,
+            body: args.body.as_deref(),
+        },
+        (None, _, _) => return Err(Failure::new(exit::USAGE, "give a method and a path")),
+    };
+    let folder = explain::folder(args.policies.clone())?;
+    explain::run(&folder, &asked, args.format)
 }
 
 fn serve(args: RunArgs) -> Result<u8, Failure> {

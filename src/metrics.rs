@@ -205,8 +205,8 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// What tells the series of operations apart: id, class and transport.
-type Series = (OperationId, Class, &'static str);
+/// What tells the series of operations apart: id, class, transport and the key's carrier.
+type Series = (OperationId, Class, &'static str, &'static str);
 
 struct Inner {
     recorder: PrometheusRecorder,
@@ -500,7 +500,7 @@ impl Metrics {
         place: &Place,
     ) -> Arc<OperationMetrics> {
         let mut operations = self.inner.operations.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (id.clone(), class, transport);
+        let key = (id.clone(), class, transport, place.as_str());
         if let Some(known) = operations.get(&key) {
             return Arc::clone(known);
         }

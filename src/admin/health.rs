@@ -7,7 +7,8 @@
 //! | `/livez` | every worker ran a timer within [`ALIVE`] | ledger, policy, upstream |
 //!
 //! An upstream that is down does not make the sidecar unready: calls get a typed answer, and the
-//! ledger stays reachable. Every answer says each check, and why it fails.
+//! ledger stays reachable. Nor do newer policy files that are rejected: the last good policy is in
+//! force, and the check's `note` says so. Every answer says each check, and why it fails.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +43,8 @@ struct Shared {
     /// What the start waits for; `None` when it is over.
     waits_for: Mutex<Option<&'static str>>,
     policy: AtomicBool,
+    /// Why newer policy files are not in force.
+    policy_rejected: Mutex<Option<String>>,
     /// When the ledger last took a row, in the clock's milliseconds; 0 is never.
     ledger_ok_ms: AtomicI64,
     ledger_fault: Mutex<Option<LedgerError>>,
@@ -70,6 +73,14 @@ pub struct Check {
     pub name: &'static str,
     /// Why it fails; `None`: it passes.
     pub fault: Option<String>,
+    /// What is odd, and does not make it fail.
+    pub note: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, fault: Option<String>) -> Self {
+        Self { name, fault, note: None }
+    }
 }
 
 impl Health {
@@ -80,6 +91,7 @@ impl Health {
                 clock,
                 waits_for: Mutex::new(Some("the configuration")),
                 policy: AtomicBool::new(false),
+                policy_rejected: Mutex::new(None),
                 ledger_ok_ms: AtomicI64::new(0),
                 ledger_fault: Mutex::new(None),
                 draining: AtomicBool::new(false),
@@ -96,6 +108,11 @@ impl Health {
     /// A policy is in force.
     pub fn policy_in_force(&self) {
         self.shared.policy.store(true, Ordering::Relaxed);
+    }
+
+    /// Newer policy files are rejected, with the reason; or they are no more.
+    pub fn policy_rejected(&self, why: Option<String>) {
+        *self.shared.policy_rejected.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// The ledger took a row, or did not.
@@ -124,7 +141,7 @@ impl Health {
     pub fn startup(&self) -> [Check; 1] {
         let waits_for = *self.shared.waits_for.lock().unwrap_or_else(PoisonError::into_inner);
         let fault = waits_for.map(|what| format!("waits for {what}"));
-        [Check { name: "startup", fault }]
+        [Check::new("startup", fault)]
     }
 
     /// The checks of `/readyz`: startup, policy, ledger, draining.
@@ -133,12 +150,14 @@ impl Health {
         let [startup] = self.startup();
         let policy =
             (!shared.policy.load(Ordering::Relaxed)).then(|| "none is in force".to_owned());
+        let rejected =
+            shared.policy_rejected.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_draining = shared.draining.load(Ordering::Relaxed);
         [
             startup,
-            Check { name: "policy", fault: policy },
-            Check { name: "ledger", fault: self.ledger_fault() },
-            Check { name: "draining", fault: is_draining.then(|| "going away".to_owned()) },
+            Check { note: rejected, ..Check::new("policy", policy) },
+            Check::new("ledger", self.ledger_fault()),
+            Check::new("draining", is_draining.then(|| "going away".to_owned())),
         ]
     }
 
@@ -171,7 +190,7 @@ impl Health {
             .count();
         let fault =
             (stuck > 0).then(|| format!("{stuck} of {} workers stand still", workers.len()));
-        [Check { name: "workers", fault }]
+        [Check::new("workers", fault)]
     }
 
     /// Sets `takeback_ready`.
@@ -212,14 +231,16 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
 
 type Telemetry = State<(Health, Metrics)>;
 
-/// `{"status": "ok" | "failing", "checks": {"ledger": {"ok": false, "why": "..."}, ...}}`
+/// `{"status": "ok" | "failing", "checks": {"ledger": {"ok": false, "why": "..."}, ...}}`; a check that
+/// passes may have a `note`.
 fn probe(checks: &[Check]) -> Response {
     let is_ok = checks.iter().all(|check| check.fault.is_none());
     let mut members = Map::new();
     for check in checks {
-        let value = match &check.fault {
-            None => json!({ "ok": true }),
-            Some(why) => json!({ "ok": false, "why": why }),
+        let value = match (&check.fault, &check.note) {
+            (None, None) => json!({ "ok": true }),
+            (None, Some(note)) => json!({ "ok": true, "note": note }),
+            (Some(why), _) => json!({ "ok": false, "why": why }),
         };
         members.insert(check.name.to_owned(), value);
     }
@@ -269,6 +290,11 @@ mod tests {
         assert!(ledger.fault.unwrap().contains("full"));
 
         health.ledger(Ok(()));
+        health.policy_rejected(Some("a.yaml:1:1: policy/syntax".to_owned()));
+        assert!(failing(&health.readiness()).is_empty(), "the last good policy is in force");
+        let [_, policy, _, _] = health.readiness();
+        assert!(policy.note.unwrap().contains("a.yaml"));
+
         health.drain();
         assert_eq!(failing(&health.readiness()), ["draining"]);
     }
@@ -290,8 +316,8 @@ mod tests {
     #[test]
     fn a_probe_names_each_check_and_why_it_fails() {
         let checks = [
-            Check { name: "policy", fault: None },
-            Check { name: "ledger", fault: Some("its volume is full".to_owned()) },
+            Check::new("policy", None),
+            Check::new("ledger", Some("its volume is full".to_owned())),
         ];
         assert_eq!(probe(&checks).status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(probe(&checks[..1]).status(), StatusCode::OK);

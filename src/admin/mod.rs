@@ -11,6 +11,8 @@
 //! | `GET /api/v1/entries/{id}` | one entry and its history |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
+//! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
+//! | `POST /api/v1/reload` | reads the policy's files; 422 with the place of the first error if they are rejected |
 //!
 //! Both run on the control thread, off the path of calls. Who settles is the user id that the kernel
 //! gives for the other end of the socket. Bodies are limited to 64 KiB, connections by [`listen`].
@@ -19,6 +21,7 @@ pub mod client;
 pub mod entries;
 pub mod health;
 pub mod listen;
+pub mod policy;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +33,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::contract::class::Outcome;
 use crate::contract::json::{Doc, Kind};
@@ -63,6 +66,10 @@ pub struct Admin {
     pub ledger: PathBuf,
     /// One run of lookups at a time: two would ask everything twice.
     pub reconciling: Mutex<()>,
+    /// What is known of the policy's files.
+    pub policy: policy::Status,
+    /// Where the reading of the policy's files is asked for.
+    pub reloads: mpsc::Sender<policy::Ask>,
 }
 
 /// The admin API.
@@ -72,6 +79,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/api/v1/entries/{id}", get(show))
         .route("/api/v1/entries/{id}/settle", post(settle))
         .route("/api/v1/reconcile", post(reconcile))
+        .route("/api/v1/policy", get(policy::show))
+        .route("/api/v1/reload", post(policy::reload))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(admin)
 }

@@ -1,4 +1,4 @@
-//! The control thread: telemetry, admin, signals, upkeep, and the end of the process.
+//! The control thread: telemetry, admin, reload, signals, upkeep, and the end of the process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,18 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{oneshot, watch};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::reload::Reload;
 use super::worker::Started;
 use super::{Ended, seconds};
 use crate::admin::health::{self, Health};
 use crate::admin::listen::{Bounds, Listener, serve};
+use crate::admin::policy::Ask;
 use crate::admin::{self, Admin};
 use crate::config::DrainConfig;
 use crate::ledger::Tally;
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
+use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
 
@@ -55,6 +59,8 @@ pub(super) struct Control {
 /// What it gets when the rest is built.
 pub(super) struct Parts {
     pub(super) admin: Admin,
+    pub(super) watch: Watch,
+    pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
@@ -88,13 +94,26 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "telemetry could not be served"),
         }
+        let mut hangup = None;
         if let Some(stop) = signals {
+            // Before the rest: unheard, a SIGHUP would end the process.
+            hangup = signal(SignalKind::hangup()).ok();
             drop(tasks.spawn_background("signals", obey(stop)));
         }
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
-        let Parts { admin, admin_socket, admin_path, workers, draining, drain, end, times } = parts;
+        let Parts { admin, watch, asks, admin_socket, admin_path, .. } = parts;
+        let Parts { workers, draining, drain, end, times, .. } = parts;
         let shared = Arc::clone(&admin.shared);
+        let reload = Reload {
+            shared: Arc::clone(&shared),
+            health: health.clone(),
+            status: admin.policy.clone(),
+            watch,
+            asks,
+            hangup,
+        };
+        drop(tasks.spawn_background("reload", reload.run()));
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
                 let router = admin::router(Arc::new(admin));
@@ -190,7 +209,6 @@ async fn asked_for(stopping: &mut watch::Receiver<Stop>, least: Stop) {
 
 /// Turns signals into what they ask for.
 async fn obey(stop: Arc<watch::Sender<Stop>>) {
-    use tokio::signal::unix::{SignalKind, signal};
     let made = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = made else {
         tracing::error!("signals cannot be received; only SIGKILL stops this process");

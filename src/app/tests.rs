@@ -82,14 +82,13 @@ fn telemetry_serves_nothing_but_its_four_pages() {
 #[test]
 fn a_first_policy_that_is_bad_or_empty_is_fatal_and_leaves_nothing_behind() {
     let bad = "version: 1\noperations:\n  a:\n    match: { http: GET }\n    efect: {}\n";
-    for (policy, is_policy) in [(bad, true), ("version: 1\noperations: {}\n", false)] {
+    for policy in [bad, "version: 1\noperations: {}\n"] {
         let (_folder, config) = bench(policy);
         let (policies, again) = (config.policies.clone(), config.clone());
 
         let error = start(config, Signals::Ignored).unwrap_err();
 
-        assert_eq!(matches!(error, AppError::Policy { .. }), is_policy, "{error}");
-        assert_eq!(matches!(error, AppError::NoPolicy { .. }), !is_policy, "{error}");
+        assert!(matches!(error, AppError::Policy { .. }), "{error}");
         std::fs::write(policies.join("a.yaml"), POLICY).unwrap();
         drop(start(again, Signals::Ignored).unwrap());
     }

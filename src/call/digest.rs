@@ -53,9 +53,8 @@ impl RequestDigest {
         Self::of(target, headers_part(headers, vary_on), body_part(body))
     }
 
-    /// The digest of a tool call to this path and query. `feed` gives everything of `params` that counts; arguments in
-    /// `ignored` are ours and count nowhere.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one call, each named once")]
+    /// The digest of a tool call to this path and query. `feed` gives everything of `params` that
+    /// counts; arguments in `ignored` are ours and count nowhere.
     pub fn tool(
         path_and_query: &str,
         name: &str,

@@ -8,13 +8,14 @@ use crate::ledger::OpenError;
 
 /// All went well.
 pub(super) const OK: u8 = 0;
-/// `check` found an error.
+/// `check` found an error, `diff` a change.
 pub(super) const FINDINGS: u8 = 1;
-/// `check` was called wrongly; linters use it so.
+/// `check` or `diff` was called wrongly, or `diff` has nothing to compare; linters use it so.
 pub(super) const CHECK_USAGE: u8 = 2;
 /// `EX_USAGE`: the command was called wrongly.
 pub(super) const USAGE: u8 = 64;
-/// `EX_DATAERR`: the entry is not there, or the ledger's file is not what it should be.
+/// `EX_DATAERR`: the entry is not there, or the ledger's file, a policy or a catalog is not what it
+/// should be.
 pub(super) const DATA: u8 = 65;
 /// `EX_UNAVAILABLE`: no sidecar is running, an address is in use, or the ledger takes no writes.
 pub(super) const UNAVAILABLE: u8 = 69;
@@ -61,7 +62,7 @@ impl From<AppError> for Failure {
                 (UNAVAILABLE, "is another process there, or give another --listen")
             }
             AppError::Ledger { source, .. } => open_error(source),
-            AppError::NoPolicy { .. } | AppError::Policy { .. } => {
+            AppError::Policy { .. } => {
                 (CONFIG, "`takeback check DIR` says what is wrong with a policy")
             }
             AppError::Runtime(_) => (SYSTEM, ""),

@@ -243,7 +243,7 @@ mod tests {
         let catalog = Catalog::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let doc = page(r#"{"tools":[{"name":"t","inputSchema":{"properties":{"confirm":{}}}}]}"#);
-        catalog.learn(&a, doc.root(), Instant::now());
+        catalog.learn(&a, doc.root(), crate::clock::Clock::system(0).instant());
 
         assert!(catalog.tool(&a, "t").unwrap().0.has_confirm);
         assert!(catalog.tool(&a, "u").is_none());
@@ -257,7 +257,7 @@ mod tests {
         let names: Vec<Arc<str>> =
             (0..=MAX_CALLERS).map(|caller| Arc::from(format!("{caller}"))).collect();
         for name in &names {
-            catalog.learn(name, doc.root(), Instant::now());
+            catalog.learn(name, doc.root(), crate::clock::Clock::system(0).instant());
             assert!(catalog.tool("0", "t").is_some());
         }
         assert!(catalog.tool("1", "t").is_none());

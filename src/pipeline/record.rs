@@ -16,7 +16,7 @@ use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Agent, Answered, Attempt, Carried, Refused, Reply, Shared};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
@@ -26,6 +26,7 @@ use crate::contract::report::{CallJson, UndoKind};
 use crate::contract::undo::resolve_lookup;
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
+use crate::policy::{Choice, Found, choose};
 
 /// A write whose entry is durable. Only this file makes one.
 #[derive(Debug)]
@@ -124,18 +125,29 @@ impl Step for Record {
     }
 }
 
-/// A call that was held is refused if its compiled operation has changed since (contract section 2,
-/// Reload). One that was not held has the policy that is in force.
+/// A call that was held is refused if what it is has changed since (contract section 2, Reload): its
+/// compiled operation, or which operation its request matches. One that was not held has the policy
+/// that is in force.
 fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<Refused>> {
     let write = &carried.fresh.write;
-    if Arc::ptr_eq(current, &write.live) || write.operation().id.as_str() == "_undeclared" {
+    if Arc::ptr_eq(current, &write.live) {
         return Ok(());
     }
-    let fingerprint = current
-        .snapshot
-        .operation(&write.operation().id)
-        .map(|served| served.operation.fingerprint);
-    if fingerprint == Some(write.operation().fingerprint) {
+    let snapshot = &current.snapshot;
+    let found = match &write.form {
+        Form::Http { .. } => snapshot.find_http(&write.head.method, write.head.path()),
+        Form::Mcp { call, .. } => snapshot.find_tool(call.name()).map_or(Found::None, Found::One),
+    };
+    let scope = Scope { request: write.request(), response: None, key: None };
+    let fingerprint = match choose(&found, &scope) {
+        Choice::Declared(served) => Some(served.operation.fingerprint),
+        Choice::Undeclared { .. } => current
+            .undeclared(write.transport(), write.class)
+            .map(|(served, _)| served.operation.fingerprint),
+    };
+    let has_mode = write.operation().id.as_str() != "_undeclared"
+        || current.undeclared_mode() == write.live.undeclared_mode();
+    if has_mode && fingerprint == Some(write.operation().fingerprint) {
         Ok(())
     } else {
         Err(write.refuse(Refusal::PolicyChanged))

@@ -235,7 +235,6 @@ mod tests {
         Asked {
             id: &operation.id,
             operation,
-            continues: None,
             class: operation.class,
             digest: Digest([1; 32]),
             has_key,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
@@ -9,23 +10,22 @@ use crate::contract::class::{Class, Kind, Level, Mode, OnUnknown, Repeat};
 use crate::contract::json::Doc;
 use crate::contract::key::{Carrier, Digest, OperationId};
 use crate::contract::operation::{
-    BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Test, Verification,
+    BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Verification,
 };
 use crate::contract::report::static_read_header;
 use crate::contract::status::Statuses;
+use crate::contract::template::Template;
 
 use super::catalog::{self, Catalog, CatalogKind};
 use super::check::{self, Index, Linked, Links, Resolved};
 use super::diagnostic::{At, Findings, Severity, Source};
 use super::effect_spec::{Ceiling, Spec};
 use super::file::{self, Declared, Defaults, Undeclared};
+use super::overlap::{self, Whole};
 use super::reading::Reading;
-use super::route::{Group, Router};
+use super::route::Router;
 use super::tree::{self, Fault, Format, Node, Span};
 use super::{Served, Snapshot};
-
-/// The most variants of one target.
-const MAX_VARIANTS: usize = 256;
 
 /// The files of one policy: policy files, and the catalogs that they name.
 pub(super) struct Files {
@@ -156,6 +156,7 @@ pub(super) fn compile(
     findings: &mut Findings,
     files: &Files,
     revision: Digest,
+    grace: Option<Duration>,
 ) -> Option<Snapshot> {
     let sources = files.sources.as_slice();
     let catalogs = open_catalogs(findings, files);
@@ -197,6 +198,8 @@ pub(super) fn compile(
     let links: Vec<Links> = (0..declared.len())
         .map(|position| check::operation(findings, sources, &index, position))
         .collect();
+    let upgraded: Vec<Template> =
+        catalogs.iter().flat_map(|(_, _, catalog)| catalog.upgraded()).cloned().collect();
     let faulty = check::faulty(findings);
     let served_as = served_as(findings, &index, &links, &faulty);
 
@@ -220,7 +223,12 @@ pub(super) fn compile(
         router.add(Arc::clone(&served));
         operations.push(served);
     }
-    overlaps(findings, sources, &declared, &router, &operations);
+    let all = Whole { sources, declared: &declared, router: &router, operations: &operations };
+    overlap::check(findings, &all);
+    overlap::upgrades(findings, &all, &upgraded);
+    if let Some(grace) = grace {
+        overlap::beyond_grace(findings, sources, &declared, grace);
+    }
     let undeclared = undeclared(findings, sources, &defaults, &operations);
     let modes = defaults.iter().map(|defaults| defaults.mode.unwrap_or(Mode::Enforce));
     let undeclared_mode = modes.max().unwrap_or(Mode::Enforce);
@@ -553,120 +561,4 @@ fn undeclared(
         level = level.max(declared.value);
     }
     level
-}
-
-/// Finds what no rule separates: variants of one target, and templates of equal rank.
-fn overlaps(
-    findings: &mut Findings,
-    sources: &[Source],
-    declared: &[Declared<'_>],
-    router: &Router,
-    operations: &[Arc<Served>],
-) {
-    let by_id: HashMap<&str, &Declared<'_>> =
-        declared.iter().map(|declared| (declared.id.as_str(), declared)).collect();
-    let mut report = |earlier: &Served, later: &Served, is_same_target: bool| {
-        let Some(own) = by_id.get(later.operation.id.as_str()) else { return };
-        let Some(at) = check::at(sources, own) else { return };
-        let mut reading = Reading { findings: &mut *findings, at };
-        let other = &earlier.operation.id;
-        let (message, help) = if is_same_target {
-            (
-                format!("no condition separates this from `{other}`"),
-                "a call that satisfies both takes the more severe class; add a condition",
-            )
-        } else {
-            (
-                format!("some paths are this and `{other}` alike"),
-                "such a call takes the more severe class; make one template more specific",
-            )
-        };
-        let (earlier, later) = (&earlier.operation, &later.operation);
-        let is_same = (earlier.class, earlier.confirm, earlier.mode)
-            == (later.class, later.confirm, later.mode);
-        // Where both are treated alike it is the follow-ups at most that are in doubt.
-        if is_same {
-            reading.info("policy/overlap", own.match_span, message).help(help);
-        } else {
-            reading.warning("policy/overlap", own.match_span, message).help(help);
-        }
-    };
-    for group in router.all_groups().filter(|group| group.operations.len() <= MAX_VARIANTS) {
-        variants(group, &mut report);
-    }
-    let (pairs, is_broken_off) = router.overlaps();
-    for (first, second) in pairs {
-        let first = router.group(first).and_then(|group| group.operations.first());
-        let second = router.group(second).and_then(|group| group.operations.first());
-        if let (Some(first), Some(second)) = (first, second) {
-            let (earlier, later) =
-                if first.index < second.index { (first, second) } else { (second, first) };
-            report(earlier, later, false);
-        }
-    }
-    let crowded = router.crowded(MAX_VARIANTS).and_then(|group| group.operations.last());
-    if let Some(own) = crowded.and_then(|served| by_id.get(served.operation.id.as_str()).copied())
-        && let Some(at) = check::at(sources, own)
-    {
-        Reading { findings: &mut *findings, at }
-            .error("policy/too_many_variants", own.match_span, "over 256 variants")
-            .help("one target is at most 256 operations");
-    }
-    if let Some(own) = operations.first().filter(|_| is_broken_off)
-        && let Some(at) =
-            by_id.get(own.operation.id.as_str()).and_then(|own| check::at(sources, own))
-    {
-        Reading { findings, at }
-            .info(
-                "policy/overlap_unchecked",
-                super::tree::Span::default(),
-                "too many templates to compare them all",
-            )
-            .help(
-                "overlaps may be missing from this list; at run time they are decided all the same",
-            );
-    }
-}
-
-fn variants(group: &Group, report: &mut impl FnMut(&Served, &Served, bool)) {
-    for (position, later) in group.operations.iter().enumerate() {
-        for earlier in group.operations.iter().take(position) {
-            let is_equal_rank =
-                earlier.operation.conditions.len() == later.operation.conditions.len();
-            if is_equal_rank && !is_separate(&earlier.operation, &later.operation) {
-                report(earlier, later, true);
-                break;
-            }
-        }
-    }
-}
-
-/// Whether no request can satisfy both: they ask one path for different things.
-fn is_separate(left: &Operation, right: &Operation) -> bool {
-    left.conditions.iter().any(|left| {
-        right
-            .conditions
-            .iter()
-            .any(|right| left.path == right.path && excludes(&left.test, &right.test))
-    })
-}
-
-fn excludes(left: &Test, right: &Test) -> bool {
-    let literals = |test: &Test| match test {
-        Test::Equals(literal) => Some(vec![Arc::clone(literal)]),
-        Test::OneOf(literals) => Some(literals.clone()),
-        Test::Absent | Test::Exists => None,
-    };
-    match (left, right) {
-        (Test::Absent, Test::Absent) => false,
-        (Test::Absent, _) | (_, Test::Absent) => true,
-        (_, _) => match (literals(left), literals(right)) {
-            (Some(left), Some(right)) => !left.iter().any(|left| {
-                right
-                    .iter()
-                    .any(|right| crate::contract::assertion::equal(left.root(), right.root()))
-            }),
-            (_, _) => false,
-        },
-    }
 }

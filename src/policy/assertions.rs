@@ -27,15 +27,12 @@ const MAX_LITERAL_DEPTH: usize = 8;
 pub(super) enum Form {
     /// A response binding: four variants.
     Binding,
-    /// `rejected_if` and a lookup's `match`: all five, over the answer at hand.
+    /// A lookup's `match`: all five, over the lookup's answer. The request is gone then.
+    Lookup,
+    /// `rejected_if`: all five, over the answer at hand.
     Own,
     /// A plan's stage: five variants, with rules.
     Stage { is_immediate: bool, is_delete: bool },
-}
-
-/// Assertions of our own members (`rejected_if`, a lookup's `match`).
-pub(super) fn own_assertions(reading: &mut Reading<'_>, node: &Node) -> Vec<Assertion> {
-    assertions(reading, node, Form::Own)
 }
 
 pub(super) fn assertions(reading: &mut Reading<'_>, node: &Node, form: Form) -> Vec<Assertion> {
@@ -54,7 +51,7 @@ pub(super) fn assertions(reading: &mut Reading<'_>, node: &Node, form: Form) -> 
         }
     }
     if !all.is_empty()
-        && form != Form::Own
+        && !matches!(form, Form::Lookup | Form::Own)
         && all.iter().all(|assertion| *actual(&assertion.check) == Selector::HttpStatus)
     {
         reading
@@ -150,10 +147,31 @@ fn assertion<'t>(
     };
     let (name, span) = name?;
     let check = check?;
-    if let Form::Stage { is_immediate, is_delete } = form {
-        placement(reading, &check, name, span, is_immediate, is_delete);
+    match form {
+        Form::Stage { is_immediate, is_delete } => {
+            placement(reading, &check, name, span, is_immediate, is_delete);
+        }
+        Form::Lookup => in_lookup(reading, &check, name, span),
+        Form::Binding | Form::Own => {}
     }
     Some(Assertion { name: name.to_owned(), check })
+}
+
+/// What an assertion may read of a lookup's answer. A lookup may be made days later, by another
+/// process: of the request no more is kept than its own arguments.
+fn in_lookup(reading: &mut Reading<'_>, check: &Check, name: &str, span: Span) {
+    if matches!(check, Check::EqualsRequest { .. }) {
+        let message = format!("`{name}` compares with the request, which a lookup no longer has");
+        reading
+            .error("spec/equals_request_outside_immediate", span, message)
+            .help("pass the value as an argument of the lookup, and assert what it answers");
+    }
+    if matches!(actual(check), Selector::RequestBody(_)) {
+        let message = format!("`{name}` reads the request, which a lookup no longer has");
+        reading
+            .error("spec/request_selector_outside_immediate", span, message)
+            .help("read the lookup's own answer");
+    }
 }
 
 /// What an assertion may read in its stage.

@@ -269,6 +269,21 @@ impl<'d> Catalog<'d> {
         self.entries.push(entry);
     }
 
+    /// The paths on which a GET opens another protocol: by a declared answer of 101, or by what
+    /// Kubernetes' documents say of `exec`, `attach`, `portforward` and `proxy`.
+    pub(super) fn upgraded(&self) -> impl Iterator<Item = &Template> {
+        self.entries.iter().filter_map(|entry| match &entry.target {
+            Target::Http { method, template } if *method == http::Method::GET => {
+                let is_connect = entry.value.get("x-kubernetes-action").and_then(Value::as_str)
+                    == Some(Cow::Borrowed("connect"));
+                let has_101 =
+                    || entry.value.get("responses").is_some_and(|all| all.get("101").is_some());
+                (is_connect || has_101()).then_some(template)
+            }
+            Target::Http { .. } | Target::Tool { .. } => None,
+        })
+    }
+
     /// The operation with this `operationId`.
     pub(super) fn by_id(&self, id: &str) -> Option<usize> {
         self.by_id.get(id).copied()

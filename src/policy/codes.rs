@@ -265,6 +265,11 @@ const CODES: &[(&str, &str)] = &[
     ("policy/duplicate_operation", "An id is declared once, in one file."),
     ("policy/duration", "A duration is a whole number and a unit: `ms`, `s`, `m`, `h` or `d`."),
     (
+        "policy/empty",
+        "The directory declares no operation. Policies in its folders are policies of their own: \
+         name one of them.",
+    ),
+    (
         "policy/irreversible_unconfirmed",
         "An irreversible write goes through without anybody being asked. Sometimes that is \
          meant; say so in a comment.",
@@ -306,6 +311,12 @@ const CODES: &[(&str, &str)] = &[
         "A template is `/` and segments: fixed text, `{name}` with text beside it, or \
          `{*rest}` at the end.",
     ),
+    (
+        "policy/timeout_beyond_grace",
+        "The sidecar's end waits for calls under way no longer than `drain.grace_ms`. A write \
+         that takes longer is cut then, and its outcome is unknown until a lookup or a person \
+         settles it.",
+    ),
     ("policy/too_deep", "Files are at most 64 levels deep."),
     (
         "policy/too_large",
@@ -322,10 +333,21 @@ const CODES: &[(&str, &str)] = &[
         "The lists of members are closed: a misspelt name would be a rule that does not hold.",
     ),
     ("policy/unknown_word", "The value is none of the words that can stand here."),
+    (
+        "policy/unreachable",
+        "Another operation of the same target stands for every call that this one matches, or \
+         no call can satisfy its conditions. It is never served.",
+    ),
     ("policy/unreadable", "The directory or a file cannot be read."),
     (
         "policy/upgrade_refused",
         "Upgraded connections cannot be looked into and are refused with 501.",
+    ),
+    (
+        "policy/upgrade_under_wildcard",
+        "A GET on this path opens another protocol (a shell, a tunnel), and a wildcard takes \
+         it for a read. Upgrades are refused, so nothing runs; declare what is read by its \
+         own path.",
     ),
     (
         "policy/vary_on",
@@ -378,7 +400,7 @@ const CODES: &[(&str, &str)] = &[
     (
         "spec/equals_request_outside_immediate",
         "EffectSpec EqualsRequestOutsideImmediate: the request is no longer in memory in a \
-         later stage.",
+         later stage, nor when a lookup is made.",
     ),
     (
         "spec/external_reversible",
@@ -447,7 +469,7 @@ const CODES: &[(&str, &str)] = &[
     (
         "spec/request_selector_outside_immediate",
         "EffectSpec RequestSelectorOutsideImmediate: the request is no longer in memory in a \
-         later stage.",
+         later stage, nor when a lookup is made.",
     ),
     (
         "spec/selector_unresolved",

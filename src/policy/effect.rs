@@ -308,7 +308,7 @@ fn lookup(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Option<Ra
         .and_then(|node| paths::read(reading, node, Shape::Unknown, Roots::RESPONSE));
     let matches = fields
         .get("match")
-        .map(|node| assertions::own_assertions(reading, node))
+        .map(|node| assertions::assertions(reading, node, assertions::Form::Lookup))
         .unwrap_or_default();
     Some(RawLookup { span: node.span, reference: reference?, by: by?, settle_ms, empty, matches })
 }

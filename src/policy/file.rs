@@ -111,7 +111,11 @@ pub(super) struct Declared<'d> {
     pub(super) sensitive: Vec<Pointer>,
     pub(super) vary_on: Vec<http::HeaderName>,
     pub(super) allow: Allow,
+    /// `allow: { upgrade: true }`: its connections are meant to be upgraded.
+    pub(super) opens_upgrade: bool,
     pub(super) timeouts: Timeouts,
+    /// Its time-outs by name, in milliseconds, and where they stand.
+    pub(super) timeout_spans: Vec<(&'static str, u64, Span)>,
     pub(super) max_body_bytes: Option<usize>,
     /// The hash that a tool's live schema must have.
     pub(super) schema_sha256: Option<String>,
@@ -146,7 +150,9 @@ impl<'d> Declared<'d> {
             sensitive: Vec::new(),
             vary_on: Vec::new(),
             allow: Allow::default(),
+            opens_upgrade: false,
             timeouts: Timeouts::default(),
+            timeout_spans: Vec::new(),
             max_body_bytes: None,
             schema_sha256: None,
             written: String::new(),
@@ -635,7 +641,7 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
         declared.is_error = word.unwrap_or(IsError::Ambiguous);
     }
     if let Some(node) = fields.get("rejected_if") {
-        declared.rejected_if = assertions::own_assertions(reading, node);
+        declared.rejected_if = assertions::assertions(reading, node, assertions::Form::Own);
         if node.as_sequence().is_some_and(<[Node]>::is_empty) {
             reading
                 .error("policy/rejected_if", node.span, "`rejected_if` without assertions")
@@ -686,6 +692,7 @@ fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declare
             empty_segments: flag("empty_segments").is_some_and(|(value, _)| value),
         };
         if let Some((true, span)) = flag("upgrade") {
+            declared.opens_upgrade = true;
             reading
                 .warning("policy/upgrade_refused", span, "upgrades are refused with 501")
                 .help("send such connections to the gateway directly");
@@ -695,9 +702,12 @@ fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declare
         .get("timeout")
         .and_then(|node| reading.fields(node, "`timeout`", &["head_ms", "idle_ms", "total_ms"]))
     {
+        let spans = &mut declared.timeout_spans;
         let mut milliseconds = |name: &'static str| {
             let node = timeout.get(name)?;
-            reading.integer(node, name, 1)
+            let ms = reading.integer(node, name, 1)?;
+            spans.push((name, ms, node.span));
+            Some(ms)
         };
         declared.timeouts = Timeouts {
             head_ms: milliseconds("head_ms"),

@@ -24,10 +24,12 @@ mod effect;
 mod effect_spec;
 mod explain;
 mod file;
+mod folder;
 mod headers;
 mod import;
 mod interface;
 mod link;
+mod overlap;
 mod paths;
 mod plan;
 mod reading;
@@ -39,8 +41,8 @@ mod tree;
 mod watch;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderValue;
 use sha2::{Digest as _, Sha256};
@@ -57,19 +59,14 @@ pub use diff::{Change, diff};
 pub use effect_spec::Ceiling;
 pub use explain::{Explained, Imagined, explain};
 pub use file::Undeclared;
+pub use folder::{MAX_FILES, MAX_TOTAL, folders, load, load_within};
 pub use import::{import_openapi, import_tools};
 pub use route::{Choice, Found, Group, choose, is_satisfied};
 pub use tree::{MAX_FILE, Span};
-pub use watch::{Poll, READ_EVERY, Watch};
+pub use watch::{Faulty, Poll, READ_EVERY, Watch};
 
-use diagnostic::{At, Findings};
+use diagnostic::Findings;
 use route::Router;
-
-/// The most files of one policy directory.
-pub const MAX_FILES: usize = 1_000;
-
-/// The most bytes of all files together.
-pub const MAX_TOTAL: usize = 64 * 1024 * 1024;
 
 /// JSON Schema of a policy file, for editors. What it takes and `check` refuses is what needs more
 /// than one place of a file to see.
@@ -206,18 +203,20 @@ impl Compiled {
 /// Compiles files given as names and texts. The order of the names decides the order of findings
 /// and of operations. A file that another names as its catalog is that, and no policy file.
 pub fn compile(files: Vec<(String, String)>) -> Compiled {
-    compile_with(files, &|_| Err("there is no such file".to_owned()))
+    compile_with(files, &|_| Err("there is no such file".to_owned()), None)
 }
 
-/// As [`compile`]; catalogs that are not among the files are read by `read`.
+/// As [`compile`]; catalogs that are not among the files are read by `read`. `grace` is how long the
+/// sidecar's end waits for calls.
 fn compile_with(
     files: Vec<(String, String)>,
     read: &dyn Fn(&str) -> Result<String, String>,
+    grace: Option<Duration>,
 ) -> Compiled {
     let files = assemble::Files::gather(files, read);
     let revision = files.revision();
     let mut findings = Findings::with_policies(files.policies());
-    let snapshot = assemble::compile(&mut findings, &files, revision);
+    let snapshot = assemble::compile(&mut findings, &files, revision, grace);
     Compiled { snapshot, diagnostics: findings.finish(), sources: files.into_sources() }
 }
 
@@ -233,87 +232,6 @@ pub fn schema_digest(tool: Value<'_>) -> Digest {
         hash.update(b"\n");
     }
     Digest(hash.finalize().into())
-}
-
-/// Compiles the `.yaml`, `.yml` and `.json` files of a directory: not those of its folders, and
-/// none whose name starts with a dot, so that a Kubernetes volume is read once. Catalogs are read
-/// from where the files name them, below the directory.
-pub fn load(directory: &Path) -> Compiled {
-    match read_directory(directory) {
-        Ok(files) => compile_with(files, &|name| read_catalog(directory, name)),
-        Err((name, message)) => {
-            let source = Source::new(&name, "");
-            let mut findings = Findings::default();
-            let at = At { file: 0, source: &source, operation: None };
-            findings
-                .add(at, Severity::Error, "policy/unreadable", Span::default(), message)
-                .help("a policy is a directory of .yaml, .yml and .json files");
-            Compiled { snapshot: None, diagnostics: findings.finish(), sources: vec![source] }
-        }
-    }
-}
-
-/// A catalog's text, or why it cannot be read.
-fn read_catalog(directory: &Path, name: &str) -> Result<String, String> {
-    use std::path::Component;
-    let path = Path::new(name);
-    // A policy file must not be able to have any file of the machine read and shown in a finding.
-    let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if !is_below {
-        return Err("it is not below the policy directory".to_owned());
-    }
-    let path = directory.join(path);
-    let length = std::fs::metadata(&path).map_err(|error| error.to_string())?.len();
-    if usize::try_from(length).is_ok_and(|length| length > MAX_CATALOG) {
-        return Err(format!("it has over {MAX_CATALOG} bytes"));
-    }
-    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
-}
-
-/// The policy files of a directory, or the name and the reason of what could not be read.
-fn read_directory(directory: &Path) -> Result<Vec<(String, String)>, (String, String)> {
-    let shown = directory.display().to_string();
-    let fault = |name: &str, what: &str, error: &std::io::Error| {
-        (name.to_owned(), format!("{what}: {error}"))
-    };
-    let entries = std::fs::read_dir(directory)
-        .map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let is_policy = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
-        if is_policy && !name.starts_with('.') {
-            names.push(name);
-        }
-    }
-    names.sort();
-    if names.len() > MAX_FILES {
-        let message = format!("{} policy files; at most {MAX_FILES} are read", names.len());
-        return Err((shown, message));
-    }
-    let mut files = Vec::with_capacity(names.len());
-    let mut total: usize = 0;
-    for name in names {
-        let path = directory.join(&name);
-        let metadata = std::fs::metadata(&path)
-            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
-        if metadata.is_dir() {
-            continue;
-        }
-        let bytes = std::fs::read(&path)
-            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
-        total = total.saturating_add(bytes.len());
-        if total > MAX_TOTAL {
-            let message = format!("the policy files have over {MAX_TOTAL} bytes together");
-            return Err((shown, message));
-        }
-        let text = String::from_utf8(bytes)
-            .map_err(|_| (name.clone(), "the file is not UTF-8".to_owned()))?;
-        files.push((name, text));
-    }
-    Ok(files)
 }
 
 #[cfg(test)]

@@ -97,26 +97,25 @@ pub enum Choice<'a> {
 /// The variant with the most conditions, all satisfied, is the most specific; a variant without
 /// conditions is the least. Of two that this leaves, the more severe class stands, then the
 /// stricter level, then the earlier declaration. A call that satisfies no variant is undeclared.
+/// Conditions separate variants of one target; of two templates that no rule separates, each gives
+/// its own, and the more severe one stands, however many conditions the milder one has.
 ///
 /// A request that cannot be read satisfies no condition. It is then the plain form only where that
 /// is at least as severe and strict as every variant: a body that we cannot read and the upstream
 /// can must not be a way to a milder class.
 pub fn choose<'a>(found: &Found<'a>, scope: &Scope<'_>) -> Choice<'a> {
-    let mut best: Option<&Arc<Served>> = None;
     let mut strictest: Option<Level> = None;
     let mut most_severe = Class::Read;
     for group in found.groups() {
         strictest = Some(strictest.map_or(group.strictest, |level| level.max(group.strictest)));
-        for served in &group.operations {
-            let operation = &served.operation;
-            most_severe = most_severe.max(operation.class);
-            if operation.conditions.iter().all(|condition| is_satisfied(condition, scope))
-                && best.is_none_or(|best| rank(served) > rank(best))
-            {
-                best = Some(served);
-            }
-        }
+        let classes = group.operations.iter().map(|served| served.operation.class);
+        most_severe = most_severe.max(classes.max().unwrap_or(Class::Read));
     }
+    let best = match found.groups() {
+        [] => None,
+        [only] => most_specific(only, scope),
+        several => most_severe_of(several, scope),
+    };
     let Some(best) = best else { return Choice::Undeclared { strictest } };
     let is_readable = !matches!(scope.request, Request::Unreadable);
     let is_strictest = best.operation.class >= most_severe
@@ -132,6 +131,49 @@ pub fn choose<'a>(found: &Found<'a>, scope: &Scope<'_>) -> Choice<'a> {
 fn rank(served: &Served) -> (usize, Class, Level) {
     let operation = &served.operation;
     (operation.conditions.len(), operation.class, operation.confirm)
+}
+
+/// The variant of one target that a request is.
+fn most_specific<'a>(group: &'a Group, scope: &Scope<'_>) -> Option<&'a Arc<Served>> {
+    let mut best: Option<&Arc<Served>> = None;
+    for served in &group.operations {
+        if served.operation.conditions.iter().all(|condition| is_satisfied(condition, scope))
+            && best.is_none_or(|best| rank(served) > rank(best))
+        {
+            best = Some(served);
+        }
+    }
+    best
+}
+
+/// What a request is of templates that no rule separates. Those that are the same but for the names
+/// of their parameters are one target.
+fn most_severe_of<'a>(groups: &[&'a Group], scope: &Scope<'_>) -> Option<&'a Arc<Served>> {
+    let found: Vec<&Arc<Served>> =
+        groups.iter().filter_map(|group| most_specific(group, scope)).collect();
+    let is_beaten =
+        |own: &Served| found.iter().any(|other| is_same(other, own) && beats(other, own));
+    let mut best: Option<&Arc<Served>> = None;
+    for served in found.iter().copied().filter(|served| !is_beaten(served)) {
+        let severity = |served: &Served| (served.operation.class, served.operation.confirm);
+        if best.is_none_or(|best| severity(served) > severity(best)) {
+            best = Some(served);
+        }
+    }
+    best
+}
+
+fn beats(left: &Served, right: &Served) -> bool {
+    (rank(left), std::cmp::Reverse(left.index)) > (rank(right), std::cmp::Reverse(right.index))
+}
+
+fn is_same(left: &Served, right: &Served) -> bool {
+    match (&left.operation.target, &right.operation.target) {
+        (Target::Http { template: left, .. }, Target::Http { template: right, .. }) => {
+            left.specificity(right) == Specificity::Same
+        }
+        (_, _) => false,
+    }
 }
 
 /// Whether a request satisfies a condition (contract section 2, Variants).

@@ -75,7 +75,9 @@ fn every_code_is_drawn_at_its_token() {
 
 /// Codes that no small file can show.
 const WITHOUT_CASE: &[&str] = &[
+    "policy/empty",
     "policy/overlap_unchecked",
+    "policy/timeout_beyond_grace",
     "policy/too_large",
     "policy/too_many_variants",
     "policy/unreadable",
@@ -119,6 +121,46 @@ fn every_code_in_the_source_has_a_case() {
     assert!(super::codes().is_sorted());
     assert!(explain_code("effect/operation_missing").is_some());
     assert!(explain_code("effect/nothing").is_none());
+}
+
+#[test]
+fn a_time_out_beyond_the_drain_is_told_where_it_stands() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "version: 1\noperations:\n  a:\n    match: { tool: a }\n    timeout: { head_ms: \
+                25000, total_ms: 25001 }\n";
+    std::fs::write(directory.path().join("a.yaml"), text).unwrap();
+    let grace = std::time::Duration::from_secs(25);
+
+    let compiled = load_within(directory.path(), Some(grace));
+
+    let [found] = compiled.diagnostics.as_slice() else { panic!("{}", compiled.human()) };
+    assert_eq!(found.code, "policy/timeout_beyond_grace");
+    assert_eq!((found.line, found.column, found.severity), (5, 42, Severity::Warning));
+    assert!(load(directory.path()).diagnostics.is_empty());
+}
+
+#[test]
+fn a_lookup_cannot_compare_with_the_request() {
+    let text = |assertion: &str| {
+        format!(
+            "version: 1\noperations:\n  get: {{ match: {{ http: \"GET /c/{{id}}\" }} }}\n  a:\n    \
+             match: {{ http: \"POST /c\" }}\n    effect:\n      class: irreversible\n      lookup:\n        \
+             operation: get\n        by: id\n        arguments: {{ id: request.body.id }}\n        \
+             match:\n          - {assertion}\n"
+        )
+    };
+    let codes = |assertion: &str| -> Vec<&str> {
+        let compiled = one(&text(assertion));
+        let errors = compiled.diagnostics.iter();
+        errors.filter(|found| found.severity == Severity::Error).map(|found| found.code).collect()
+    };
+    let equals = "{ type: equals_request, name: n, actual: { source: response_body, pointer: /n }, \
+                  expected_request: /body/n }";
+    assert_eq!(codes(equals), ["spec/equals_request_outside_immediate"]);
+    let request = "{ type: exists, name: n, actual: { source: request_body, pointer: /n } }";
+    assert_eq!(codes(request), ["spec/request_selector_outside_immediate"]);
+    let exists = "{ type: exists, name: n, actual: { source: response_body, pointer: /n } }";
+    assert!(codes(exists).is_empty());
 }
 
 #[test]
@@ -207,7 +249,7 @@ fn effectspec_vectors_that_do_not_deserialise_are_refused() {
             let source = Source::new("a.json", spec.raw());
             let node = tree::read(spec.raw(), tree::Format::Json).unwrap();
             let mut findings = Findings::default();
-            let at = At { file: 0, source: &source, operation: None };
+            let at = super::diagnostic::At { file: 0, source: &source, operation: None };
             let mut reading = reading::Reading { findings: &mut findings, at };
             let fields = reading.mapping(&node, "the spec").unwrap();
             let transport = effect_spec::Transport::Http;

@@ -12,10 +12,10 @@
 //! The caller polls (every second or two), swaps the snapshot and says so; nothing runs here.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::diff::{Change, diff};
-use super::{Compiled, Snapshot, load};
+use super::{Compiled, Snapshot, load_within};
 use crate::contract::key::Digest;
 
 /// Every so many polls everything is read, whatever the files' times say.
@@ -27,6 +27,8 @@ const ATTEMPTS: u32 = 3;
 /// What a poll saw.
 #[derive(Debug)]
 pub enum Poll {
+    /// The files changed while they were read, each time; look again.
+    Restless,
     /// The policy that is in force, or the fault that was reported before.
     Unchanged,
     /// Another policy; ready to be swapped in.
@@ -40,10 +42,22 @@ pub enum Poll {
     Rejected(Compiled),
 }
 
+/// What becomes of a policy whose files can be read, but whose contracts have an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Faulty {
+    /// It is rejected, as one that cannot be read (`--strict`).
+    Rejected,
+    /// It is served, the operations with errors degraded.
+    #[default]
+    Served,
+}
+
 /// Watches one directory.
 #[derive(Debug)]
 pub struct Watch {
     directory: PathBuf,
+    faulty: Faulty,
+    grace: Option<Duration>,
     seen: Option<Seen>,
     polls: u32,
     /// The findings of the last rejected content, so that it is reported once.
@@ -60,7 +74,31 @@ struct Seen {
 impl Watch {
     /// Watches a directory whose policy is in force.
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), seen: None, polls: 0, rejected: None }
+        Self {
+            directory: directory.to_owned(),
+            faulty: Faulty::Served,
+            grace: None,
+            seen: None,
+            polls: 0,
+            rejected: None,
+        }
+    }
+
+    /// Says what becomes of a policy with errors in its contracts.
+    pub fn with_faulty(mut self, faulty: Faulty) -> Self {
+        self.faulty = faulty;
+        self
+    }
+
+    /// Says how long the sidecar's end waits for calls, for the findings that depend on it.
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// Whether the files that were last read are none that can be served.
+    pub fn is_rejected(&self) -> bool {
+        self.rejected.is_some()
     }
 
     /// Looks once. `current` is the policy in force. Blocks on the file system.
@@ -82,7 +120,7 @@ impl Watch {
 
     fn read(&mut self, mut before: Seen, current: &Snapshot) -> Poll {
         for _ in 0..ATTEMPTS {
-            let compiled = load(&self.directory);
+            let compiled = load_within(&self.directory, self.grace);
             let after = look(&self.directory);
             if before == after {
                 self.seen = Some(after);
@@ -91,11 +129,12 @@ impl Watch {
             before = after;
         }
         self.seen = None;
-        Poll::Unchanged
+        Poll::Restless
     }
 
     fn judge(&mut self, compiled: Compiled, revision: Digest, current: &Snapshot) -> Poll {
-        let Some(snapshot) = &compiled.snapshot else {
+        let is_refused = self.faulty == Faulty::Rejected && compiled.has_errors();
+        let Some(snapshot) = compiled.snapshot.as_ref().filter(|_| !is_refused) else {
             if self.rejected.as_ref() == Some(&compiled.diagnostics) {
                 return Poll::Unchanged;
             }
@@ -144,6 +183,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::policy::load;
 
     const READ: &str =
         "version: 1\noperations: { a: { match: { tool: a }, effect: { class: read } } }";
@@ -217,7 +257,46 @@ mod tests {
         mounted.swap(BROKEN);
         assert!(matches!(watch.poll(&current), Poll::Unchanged));
         assert!(matches!(watch.reread(&current), Poll::Rejected(_)));
+        assert!(watch.is_rejected());
         mounted.swap(READ);
+        assert!(matches!(watch.poll(&current), Poll::Changed { .. }));
+        assert!(!watch.is_rejected());
+        mounted.swap(BROKEN);
+        assert!(matches!(watch.poll(&current), Poll::Rejected(_)));
+        mounted.swap(WRITE);
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+        assert!(!watch.is_rejected(), "the files are those in force again");
+    }
+
+    #[test]
+    fn errors_of_a_contract_are_served_degraded_or_rejected_as_asked() {
+        let faulty = "version: 1\noperations: { a: { match: { tool: a }, effect: { class: \
+                      reversible } } }";
+        let mut mounted = Mounted::new(WRITE);
+        let current = mounted.load();
+        let (mut lenient, mut strict) = (
+            Watch::new(mounted.directory.path()),
+            Watch::new(mounted.directory.path()).with_faulty(Faulty::Rejected),
+        );
+        mounted.swap(faulty);
+
+        let Poll::Changed { compiled, .. } = lenient.poll(&current) else { panic!("not served") };
+        assert!(compiled.snapshot.unwrap().operations()[0].is_degraded());
+        assert!(matches!(strict.poll(&current), Poll::Rejected(_)));
+        assert!(matches!(strict.reread(&current), Poll::Rejected(_)));
+    }
+
+    #[test]
+    fn i2_files_that_are_deleted_leave_the_last_good_policy_in_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.yaml");
+        std::fs::write(&path, WRITE).unwrap();
+        let current = load(directory.path()).snapshot.unwrap();
+        let mut watch = Watch::new(directory.path());
+
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(watch.poll(&current), Poll::Rejected(_)));
+        std::fs::write(&path, READ).unwrap();
         assert!(matches!(watch.poll(&current), Poll::Changed { .. }));
     }
 

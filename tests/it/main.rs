@@ -48,6 +48,8 @@ mod mcp_list;
 mod mcp_rounds;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
+/// Policies that change under calls, and the commands about them.
+mod reload;
 /// The policies for real APIs.
 mod shipped;
 /// Draft forms, over MCP and over HTTP.

@@ -83,7 +83,7 @@ fn chosen(snapshot: &Snapshot, call: &str, body: Option<&Doc>) -> String {
         (group, Request::Arguments(body.expect("arguments").root()))
     } else {
         let found = snapshot.find_http(&method.parse().unwrap(), path);
-        (found, Request::Http { head: head.root(), body: body.map(Doc::root) })
+        (found, Request::Http { head: head.root(), body: body.map(Doc::root), is_opaque: false })
     };
     match policy::choose(&found, &Scope { request, response: None, key: None }) {
         Choice::Undeclared { .. } => "undeclared".to_owned(),

@@ -1,6 +1,8 @@
 //! The real binary as a process of its own, to be killed, stopped and started again.
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,6 +25,25 @@ impl Home {
 
     pub fn ledger(&self) -> PathBuf {
         self.directory.path().join("data/ledger.db")
+    }
+
+    /// The folder of the policy.
+    pub fn policies(&self) -> PathBuf {
+        self.directory.path().join("policies")
+    }
+
+    /// Asks the admin API of the running sidecar: the status, and the answer's JSON.
+    pub fn admin(&self, method: &str, path: &str) -> (u16, serde_json::Value) {
+        let mut socket = self.ledger().into_os_string();
+        socket.push(".sock");
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
+        write!(stream, "{head}content-length: 0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap())
     }
 
     /// The command that serves, on two free ports; `wrapper` comes before the binary.
@@ -54,13 +75,28 @@ impl Home {
     }
 
     pub fn start(&self) -> Process {
-        let started = self.start_under(&[]);
-        started.expect("the sidecar starts")
+        self.start_with(&[])
+    }
+
+    /// Starts it with more flags.
+    pub fn start_with(&self, flags: &[&str]) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.args(flags);
+        self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
     /// Starts it under a wrapper; `None` if it ends before it serves.
     pub fn start_under(&self, wrapper: &[&str]) -> Option<Process> {
-        let (mut command, data, telemetry) = self.command(wrapper);
+        let (command, data, telemetry) = self.command(wrapper);
+        self.started(command, data, telemetry)
+    }
+
+    fn started(
+        &self,
+        mut command: Command,
+        data: SocketAddr,
+        telemetry: SocketAddr,
+    ) -> Option<Process> {
         // A group of its own, so that a wrapper's child dies with it.
         let mut child = command.process_group(0).spawn().unwrap();
         let is_up = wait::until("the sidecar's port", || {
