@@ -160,6 +160,11 @@ impl Doc {
         &self.text
     }
 
+    /// The value that was marked in this document, or in a clone of it.
+    pub fn marked(&self, mark: Mark) -> Value<'_> {
+        Value { doc: self, index: mark.0 }
+    }
+
     fn node(&self, index: u32) -> Node {
         self.nodes.get(to_usize(index)).copied().unwrap_or(Node {
             kind: Kind::Null,
@@ -179,6 +184,10 @@ impl Doc {
         self.text.get(to_usize(start)..to_usize(end)).unwrap_or_default()
     }
 }
+
+/// Where a value is in its [`Doc`], to come back to without a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u32);
 
 /// One value of a [`Doc`].
 #[derive(Clone, Copy)]
@@ -213,6 +222,11 @@ impl<'a> Value<'a> {
     pub fn raw(self) -> &'a str {
         let node = self.node();
         self.doc.slice(node.start, node.end)
+    }
+
+    /// Marks its place.
+    pub fn mark(self) -> Mark {
+        Mark(self.index)
     }
 
     /// Where [`Value::raw`] lies in [`Doc::text`].
