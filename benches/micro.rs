@@ -109,6 +109,91 @@ fn routing(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// A policy of `count` operations as they are written: writes with keys, statuses, evidence and undo.
+fn written(count: usize) -> String {
+    let mut text = String::from("version: 1\noperations:\n");
+    for index in 0..count / 2 {
+        text.push_str(&format!(
+            "  kind{index}.create:
+    match: {{ http: \"POST /v1/kind{index}\" }}
+    effect:
+      class: compensable
+      kind: create
+      compensate: {{ operation: kind{index}.cancel, arguments: {{ path.id: response.id }} }}
+      idempotency: {{ type: header, name: Idempotency-Key, retention: 24h }}
+      dispatch_statuses:
+        accepted: [{{ type: exact, status: 201 }}]
+        definitely_rejected: [{{ type: range, start: 400, end: 404 }}]
+      upstream_id: {{ source: response_body, pointer: /id }}
+      verification:
+        type: response_binding
+        config:
+          trust: gateway_observed_only
+          assertions:
+            - {{ type: exists, name: id, actual: {{ source: response_body, pointer: /id }} }}
+  kind{index}.cancel:
+    match: {{ http: \"POST /v1/kind{index}/{{id}}/cancel\" }}
+    effect: {{ class: irreversible, kind: update }}
+"
+        ));
+    }
+    text
+}
+
+/// An OpenAPI document of `count` operations and about `size` bytes, with shared schemas as vendors'
+/// documents have them.
+fn catalog(count: usize, size: usize) -> String {
+    let each = size / (count + 1);
+    let mut members = String::new();
+    let mut index = 0;
+    while members.len() + 300 < each {
+        members.push_str(&format!(
+            r#""member{index}":{{"type":"string","description":"what a vendor says of a member","nullable":true,"example":"octo"}},"#
+        ));
+        index += 1;
+    }
+    let mut text = String::from(r#"{"openapi":"3.0.3","paths":{"#);
+    for index in 0..count {
+        let comma = if index == 0 { "" } else { "," };
+        text.push_str(&format!(
+            r##"{comma}"/v1/kind{index}/{{id}}":{{"post":{{"operationId":"kind{index}/update","parameters":[{{"name":"id","in":"path","required":true,"schema":{{"type":"string"}}}}],"requestBody":{{"content":{{"application/json":{{"schema":{{"type":"object","properties":{{{members}"id":{{"type":"string"}}}}}}}}}}}},"responses":{{"200":{{"content":{{"application/json":{{"schema":{{"$ref":"#/components/schemas/kind"}}}}}}}}}}}}}}"##
+        ));
+    }
+    text.push_str(r#"},"components":{"schemas":{"kind":{"type":"object","properties":{"id":{"type":"string"}}}}}}"#);
+    text
+}
+
+/// A policy over a catalog, with one operation for each of its.
+fn over(count: usize) -> String {
+    let mut text = String::from("version: 1\ncatalog: { openapi: api.json }\noperations:\n");
+    for index in 0..count {
+        text.push_str(&format!(
+            "  kind{index}: {{ match: {{ operation_id: kind{index}/update }}, effect: {{ class: \
+             irreversible, kind: update }} }}\n"
+        ));
+    }
+    text
+}
+
+fn compiling(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("compile");
+    group.sample_size(10);
+    let text = written(1000);
+    group.bench_function("1,000 operations", |bencher| {
+        let files = || vec![("a.yaml".to_owned(), text.clone())];
+        bencher.iter_batched(files, policy::compile, BatchSize::PerIteration);
+    });
+    let (api, policy) = (catalog(1223, 13_000_000), over(1223));
+    group.bench_function("1,223 operations with a catalog of 13 MB", |bencher| {
+        let files =
+            || vec![("a.yaml".to_owned(), policy.clone()), ("api.json".to_owned(), api.clone())];
+        bencher.iter_batched(files, policy::compile, BatchSize::PerIteration);
+    });
+    let compiled = policy::compile(vec![("a.yaml".to_owned(), text)]);
+    assert!(!compiled.has_errors(), "{}", compiled.human());
+    group.finish();
+}
+
 fn reading(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("json");
     for (name, size) in [("2 KB", 2_000), ("64 KB", 64_000)] {
@@ -186,5 +271,5 @@ fn sifting(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, routing, reading, reporting, sifting);
+criterion_group!(benches, routing, compiling, reading, reporting, sifting);
 criterion_main!(benches);

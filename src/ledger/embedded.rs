@@ -156,6 +156,8 @@ impl Embedded {
         options: Options,
         now_ms: i64,
     ) -> Result<(Self, Recovered), OpenError> {
+        // One file has one lock, whatever link it is reached by.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let lock = file::lock(path)?;
         let (conn, identity) = file::open(path, &options)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;

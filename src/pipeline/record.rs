@@ -145,9 +145,15 @@ fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<R
             .undeclared(write.transport(), write.class)
             .map(|(served, _)| served.operation.fingerprint),
     };
+    // A staged call is its draft's; it is promoted and discarded as the other operation says.
+    let is_staged_alike = write.staged_for.as_ref().is_none_or(|asked| {
+        let operation = &asked.served.operation;
+        let now = snapshot.operation(&operation.id).map(|served| served.operation.fingerprint);
+        now == Some(operation.fingerprint)
+    });
     let has_mode = write.operation().id.as_str() != "_undeclared"
         || current.undeclared_mode() == write.live.undeclared_mode();
-    if has_mode && fingerprint == Some(write.operation().fingerprint) {
+    if has_mode && is_staged_alike && fingerprint == Some(write.operation().fingerprint) {
         Ok(())
     } else {
         Err(write.refuse(Refusal::PolicyChanged))

@@ -107,7 +107,11 @@ impl Teller<'_, '_> {
 
     fn overlap(&mut self, earlier: &Served, later: &Served, shared: Shared) {
         let other = earlier.operation.id.clone();
-        let is_harmless = is_alike(&earlier.operation, &later.operation);
+        let (left, right) = (&earlier.operation, &later.operation);
+        let is_harmless = match shared {
+            Shared::Paths => is_gated_alike(left, right),
+            Shared::Target => is_gated_alike(left, right) && is_undone_alike(left, right),
+        };
         let Some((mut reading, span)) = self.at(later) else { return };
         let (message, help) = match shared {
             Shared::Target => (
@@ -146,18 +150,21 @@ impl Teller<'_, '_> {
     }
 }
 
-/// Whether it does not matter which of the two a call is.
-fn is_alike(left: &Operation, right: &Operation) -> bool {
+/// Whether the two ask for the same before they are sent. Paths that are two templates alike mostly
+/// exist on paper only (an id that is spelt like a fixed part), so that this is all that counts there.
+fn is_gated_alike(left: &Operation, right: &Operation) -> bool {
+    (left.class, left.confirm, left.mode) == (right.class, right.confirm, right.mode)
+}
+
+/// Whether neither has a key or a call of its own to follow, which the other's call could get.
+fn is_undone_alike(left: &Operation, right: &Operation) -> bool {
     let has_follow_up = |operation: &Operation| {
         operation.inverse.is_some()
             || operation.compensate.is_some()
             || operation.lookup.is_some()
             || operation.draft.is_some()
     };
-    (left.class, left.confirm, left.mode) == (right.class, right.confirm, right.mode)
-        && left.carrier.place == right.carrier.place
-        && !has_follow_up(left)
-        && !has_follow_up(right)
+    left.carrier.place == right.carrier.place && !has_follow_up(left) && !has_follow_up(right)
 }
 
 fn variants(group: &Group, tell: &mut Teller<'_, '_>) {
