@@ -5,30 +5,29 @@
 //! as tower's own limit would (pitfalls P5, P6).
 
 use std::sync::Arc;
-
-use tokio::sync::Semaphore;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::call::Permit;
 
 /// The places of one sidecar, over all workers.
 #[derive(Clone, Debug)]
 pub struct Places {
-    free: Arc<Semaphore>,
+    free: Arc<AtomicUsize>,
 }
 
 impl Places {
     /// So many places.
     pub fn new(places: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))) }
+        Self { free: Arc::new(AtomicUsize::new(places)) }
     }
 
     /// A place, if one is free.
     pub fn take(&self) -> Option<Permit> {
-        Arc::clone(&self.free).try_acquire_owned().ok().map(Permit::new)
+        Permit::take(&self.free)
     }
 
     /// How many are free.
     pub fn free(&self) -> usize {
-        self.free.available_permits()
+        self.free.load(Ordering::Relaxed)
     }
 }

@@ -274,6 +274,23 @@ fn build(
         tracing::warn!(entries, "writes of an earlier run are of unknown outcome");
     }
 
+    let built = build_on(ledger.clone(), config, clock, metrics, health, tasks);
+    if built.is_err() {
+        // Another start may follow at once: its lock is free then.
+        ledger.close_blocking();
+    }
+    built
+}
+
+/// Steps 3 to 5 of the start.
+fn build_on(
+    ledger: Ledger,
+    config: Config,
+    clock: Clock,
+    metrics: Metrics,
+    health: &Health,
+    tasks: Tasks,
+) -> Result<Built, AppError> {
     health.waits_for(Some("the policy"));
     let live = Live::new(load_policy(&config)?, &metrics);
     let status = admin_policy::Status::default();

@@ -7,6 +7,7 @@ pub mod digest;
 pub mod payload;
 pub mod refusal;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -16,7 +17,6 @@ use crate::contract::key::Key;
 use metrics::Gauge;
 use payload::Body;
 use refusal::Refusal;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Who calls (standards MCP-49): the scope of keys, repeats and confirmations.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -128,14 +128,17 @@ pub struct Permit(Arc<Place>);
 
 #[derive(Debug)]
 struct Place {
-    _permit: OwnedSemaphorePermit,
+    free: Arc<AtomicUsize>,
     gauge: OnceLock<Gauge>,
 }
 
 impl Permit {
-    /// A place.
-    pub fn new(permit: OwnedSemaphorePermit) -> Self {
-        Self(Arc::new(Place { _permit: permit, gauge: OnceLock::new() }))
+    /// Takes one of the places that are free; none, if none is. Nobody waits for a place, so a count
+    /// is all that is shared.
+    pub fn take(free: &Arc<AtomicUsize>) -> Option<Self> {
+        let order = Ordering::Relaxed;
+        free.fetch_update(order, order, |free| free.checked_sub(1)).ok()?;
+        Some(Self(Arc::new(Place { free: Arc::clone(free), gauge: OnceLock::new() })))
     }
 
     /// Counts the call in a gauge until its end; the first gauge stays.
@@ -156,6 +159,7 @@ impl Drop for Place {
         if let Some(gauge) = self.gauge.get() {
             gauge.decrement(1.0);
         }
+        self.free.fetch_add(1, Ordering::Relaxed);
     }
 }
 

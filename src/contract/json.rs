@@ -160,6 +160,11 @@ impl Doc {
         &self.text
     }
 
+    /// The value that was marked in this document, or in a clone of it.
+    pub fn marked(&self, mark: Mark) -> Value<'_> {
+        Value { doc: self, index: mark.0 }
+    }
+
     fn node(&self, index: u32) -> Node {
         self.nodes.get(to_usize(index)).copied().unwrap_or(Node {
             kind: Kind::Null,
@@ -171,11 +176,18 @@ impl Doc {
     }
 
     fn slice(&self, start: u32, end: u32) -> &str {
-        let bytes = self.text.get(to_usize(start)..to_usize(end)).unwrap_or_default();
         // The reader has checked the whole text once; this only fails for spans it did not make.
-        std::str::from_utf8(bytes).unwrap_or_default()
+        std::str::from_utf8(self.bytes(start, end)).unwrap_or_default()
+    }
+
+    fn bytes(&self, start: u32, end: u32) -> &[u8] {
+        self.text.get(to_usize(start)..to_usize(end)).unwrap_or_default()
     }
 }
+
+/// Where a value is in its [`Doc`], to come back to without a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u32);
 
 /// One value of a [`Doc`].
 #[derive(Clone, Copy)]
@@ -210,6 +222,11 @@ impl<'a> Value<'a> {
     pub fn raw(self) -> &'a str {
         let node = self.node();
         self.doc.slice(node.start, node.end)
+    }
+
+    /// Marks its place.
+    pub fn mark(self) -> Mark {
+        Mark(self.index)
     }
 
     /// Where [`Value::raw`] lies in [`Doc::text`].
@@ -356,7 +373,12 @@ impl<'a> Member<'a> {
     /// Whether the name is exactly this one.
     pub fn has_name(self, name: &str) -> bool {
         let node = self.key.node();
-        if node.escaped { self.name() == name } else { self.key.unquoted(node) == name }
+        if node.escaped {
+            return self.name() == name;
+        }
+        // By bytes: a look-up compares many names, and needs none of them as text.
+        let (start, end) = (node.start.saturating_add(1), node.end.saturating_sub(1));
+        self.key.doc.bytes(start, end) == name.as_bytes()
     }
 
     /// Where the member's name lies in the text, quotes included.
@@ -520,6 +542,12 @@ pub fn write_ascii(json: &str, out: &mut String) {
 
 fn write_string_with(text: &str, out: &mut String, escaped: impl Fn(char) -> bool) {
     out.push('"');
+    // Most texts need no escape, and are copied whole.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for character in text.chars() {
         match character {
             '"' => out.push_str("\\\""),
@@ -719,14 +747,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn name(&self, index: u32) -> Cow<'a, str> {
+    /// A member's name as the bytes that it stands for, to be compared.
+    fn name(&self, index: u32) -> Cow<'a, [u8]> {
         let Some(node) = self.nodes.get(to_usize(index)) else {
-            return Cow::Borrowed("");
+            return Cow::Borrowed(b"");
         };
         let span = to_usize(node.start).saturating_add(1)..to_usize(node.end).saturating_sub(1);
         let inner = self.bytes.get(span).unwrap_or_default();
+        if !node.escaped {
+            return Cow::Borrowed(inner);
+        }
         let inner = std::str::from_utf8(inner).unwrap_or_default();
-        if node.escaped { Cow::Owned(unescape(inner)) } else { Cow::Borrowed(inner) }
+        Cow::Owned(unescape(inner).into_bytes())
     }
 
     fn string(&mut self) -> Result<(), JsonError> {
@@ -743,7 +775,12 @@ impl<'a> Reader<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(0x20..) => self.step(),
+                Some(0x20..) => {
+                    let rest = self.bytes.get(self.at..).unwrap_or_default();
+                    let is_end = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
+                    let plain = rest.iter().position(is_end).unwrap_or(rest.len());
+                    self.at = self.at.saturating_add(plain);
+                }
                 Some(_) | None => return Err(self.fault(Fault::Syntax)),
             }
         }

@@ -6,7 +6,7 @@
 //!
 //! A header holds the report as ASCII. Above the limit it drops the arguments of every call as a
 //! whole, because a shortened argument is a wrong undo, and says `truncated`; if that is still too
-//! long, it keeps only what finds the entry. The whole report stays readable by entry.
+//! long, it keeps only what finds the entry and how it ended. The whole report stays readable by entry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -252,8 +252,11 @@ impl Report {
             let mut members = Members::new();
             members.text("class", self.class.as_str());
             members.text("operation", self.operation.as_str());
+            members.nullable("idempotency_key", self.idempotency_key.as_ref().map(Key::as_str));
             members.optional("ledger_id", self.ledger_id.as_ref().map(Key::as_str));
             members.optional("entry", self.entry.map(|entry| entry.to_string()).as_deref());
+            members.optional("outcome", self.outcome.map(Outcome::as_str));
+            members.optional("verdict", self.verdict.map(Verdict::as_str));
             members.raw("truncated", "true");
             members.finish()
         };
@@ -350,7 +353,9 @@ pub fn header_of(json: &str, limit: usize) -> HeaderValue {
     edits.members(root, &[], &set);
     let shortened = String::from_utf8_lossy(&edits.apply(doc.text())).into_owned();
     let mut least = Members::new();
-    for name in ["class", "operation", "ledger_id", "entry"] {
+    for name in
+        ["class", "operation", "idempotency_key", "ledger_id", "entry", "outcome", "verdict"]
+    {
         if let Some(value) = root.get(name) {
             least.raw(name, value.raw());
         }
@@ -612,8 +617,9 @@ mod tests {
         };
 
         let expected = concat!(
-            r#"{"class":"reversible","operation":"github.comments.create","ledger_id":"01JB","#,
-            r#""entry":"01010101-0101-0101-0101-010101010101","truncated":true}"#
+            r#"{"class":"reversible","operation":"github.comments.create","idempotency_key":"01JB","#,
+            r#""ledger_id":"01JB","entry":"01010101-0101-0101-0101-010101010101","#,
+            r#""outcome":"accepted","verdict":"verified","truncated":true}"#
         );
         assert_eq!(header(&report), expected);
         assert_eq!(report.to_header(0), r#"{"class":"reversible","truncated":true}"#);

@@ -88,7 +88,8 @@ pub fn request_head(
     if let Some(authority) = &head.authority {
         headers.insert(FORWARDED_HOST, authority.clone());
     }
-    if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
+    let has_doubles = headers.len() > headers.keys_len();
+    if has_doubles && headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         join_cookies(&mut headers);
     }
     for (name, value) in &hop.headers {

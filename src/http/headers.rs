@@ -76,11 +76,13 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
     let mut sifted = Sifted::default();
     let mut has_hop = false;
     let mut has_control = false;
+    let mut has_expect = false;
     let has_doubles = headers.len() > headers.keys_len();
     let mut reserved: Vec<HeaderName> = Vec::new();
     for name in headers.keys() {
         match class_of(name.as_str(), report) {
             NameClass::EndToEnd => {}
+            NameClass::Expect => has_expect = true,
             NameClass::Hop => has_hop = true,
             NameClass::Single(word) => {
                 has_control |= word.starts_with("effect-") || word == "idempotency-key";
@@ -108,7 +110,7 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
     if has_hop {
         hops(headers, &mut sifted)?;
     }
-    if let Some(expect) = headers.remove(header::EXPECT) {
+    if has_expect && let Some(expect) = headers.remove(header::EXPECT) {
         if !expect.as_bytes().eq_ignore_ascii_case(b"100-continue") {
             return Err(Refusal::Expectation);
         }
@@ -135,6 +137,7 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
                 removed.push(name.clone());
             }
             NameClass::EndToEnd
+            | NameClass::Expect
             | NameClass::Single(_)
             | NameClass::Override
             | NameClass::Misspelt(_) => {
@@ -163,6 +166,8 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
 enum NameClass {
     /// Forwarded.
     EndToEnd,
+    /// `Expect`.
+    Expect,
     /// Of one hop.
     Hop,
     /// May come once only; the word names it.
@@ -179,7 +184,7 @@ fn class_of(name: &str, report: &HeaderName) -> NameClass {
     if name.contains('_') {
         let folded = name.replace('_', "-");
         return match plain_class(&folded, report) {
-            NameClass::EndToEnd => NameClass::EndToEnd,
+            NameClass::EndToEnd | NameClass::Expect => NameClass::EndToEnd,
             NameClass::Override => NameClass::Override,
             NameClass::Reserved => NameClass::Reserved,
             NameClass::Single(word) => NameClass::Misspelt(word),
@@ -213,6 +218,7 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         }
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
+        "expect" => NameClass::Expect,
         _ if is_credential(name) => NameClass::Single("a credential header"),
         _ if name.starts_with("x-anvil-") || name == report.as_str() => NameClass::Reserved,
         _ => NameClass::EndToEnd,

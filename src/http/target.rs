@@ -20,12 +20,16 @@ pub fn oddity(path: &str) -> Option<Oddity> {
         return Some(Oddity::Other(Refusal::path("no leading slash")));
     }
     // The usual path has none of these bytes, and one pass says so.
-    let is_plain = bytes.iter().zip(bytes.iter().skip(1).chain([&b'/'])).all(|(byte, next)| {
-        let is_odd = matches!(byte, b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f..);
-        let is_odd_segment = *byte == b'/' && matches!(next, b'/' | b'.');
-        !is_odd && !is_odd_segment
+    let mut before = b' ';
+    let is_plain = bytes.iter().all(|byte| {
+        let is_after_slash = std::mem::replace(&mut before, *byte) == b'/';
+        match byte {
+            b'/' | b'.' => !is_after_slash,
+            b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f.. => false,
+            _ => true,
+        }
     });
-    if is_plain || path == "/" {
+    if is_plain {
         return None;
     }
     let other = |what| Some(Oddity::Other(Refusal::path(what)));
@@ -94,12 +98,14 @@ pub fn authority(
     version: Version,
 ) -> Result<Option<HeaderValue>, Refusal> {
     let host = match headers.get(header::HOST) {
+        Some(value) if uri.authority().is_none() && is_plain_authority(value.as_bytes()) => {
+            return Ok(Some(value.clone()));
+        }
         Some(value) => {
             let host = value.to_str().map_err(|_| Refusal::Host("not readable"))?.trim();
-            let is_sound = is_plain_authority(host)
-                || host
-                    .parse::<http::uri::Authority>()
-                    .is_ok_and(|authority| !host.contains('@') && !authority.host().is_empty());
+            let is_sound = host
+                .parse::<http::uri::Authority>()
+                .is_ok_and(|authority| !host.contains('@') && !authority.host().is_empty());
             if !is_sound {
                 return Err(Refusal::Host("not a host"));
             }
@@ -126,12 +132,16 @@ pub fn authority(
 
 /// Whether this is a name or an IPv4 address, with a port or without: what nearly every host is, and
 /// what needs no parser to be one.
-fn is_plain_authority(host: &str) -> bool {
-    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
-    !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
-        && !port.is_empty()
-        && port.bytes().all(|byte| byte.is_ascii_digit())
+fn is_plain_authority(host: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let name = host.iter().position(|byte| !is_of_name(byte)).unwrap_or(host.len());
+    match host.get(name..) {
+        Some([]) => name > 0,
+        Some([b':', port @ ..]) => {
+            name > 0 && !port.is_empty() && port.iter().all(u8::is_ascii_digit)
+        }
+        Some(_) | None => false,
+    }
 }
 
 /// Names under which gateways take another method from a query.

@@ -156,6 +156,8 @@ impl Embedded {
         options: Options,
         now_ms: i64,
     ) -> Result<(Self, Recovered), OpenError> {
+        // One file has one lock, whatever link it is reached by.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let lock = file::lock(path)?;
         let (conn, identity) = file::open(path, &options)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
@@ -299,6 +301,14 @@ impl Embedded {
             let answer = is_closed.await;
             // Without an answer the thread has ended too.
             debug_assert!(answer.is_ok() || self.health().down == Some(Reason::Closed));
+        }
+    }
+
+    /// As [`close`](Self::close), for a thread without a runtime.
+    pub(super) fn close_blocking(&self) {
+        let (closed, is_closed) = oneshot::channel();
+        if self.commands.send(Command::Close(closed)).is_ok() {
+            let _ = is_closed.blocking_recv();
         }
     }
 

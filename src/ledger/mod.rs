@@ -221,4 +221,11 @@ impl Ledger {
             Self::Embedded(embedded) => embedded.close().await,
         }
     }
+
+    /// As [`close`](Self::close), for a thread without a runtime.
+    pub fn close_blocking(&self) {
+        match self {
+            Self::Embedded(embedded) => embedded.close_blocking(),
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::contract::json::{Doc, Fault, JsonError, Kind as JsonKind, Value, write_string};
+use crate::contract::json::{Doc, Fault, JsonError, Kind as JsonKind, Mark, Value, write_string};
 
 /// The JSON-RPC error codes that are used here; none of them is our own (contract section 5).
 pub mod code {
@@ -132,6 +132,9 @@ pub enum Kind {
 pub struct Message {
     doc: Doc,
     kind: Kind,
+    /// `params`, and `_meta` in it: every rule asks for one of the two.
+    params: Option<Mark>,
+    meta: Option<Mark>,
 }
 
 impl Message {
@@ -146,7 +149,10 @@ impl Message {
     pub fn read(body: Bytes) -> Result<Self, Rejection> {
         let doc = Doc::parse(body).map_err(Rejection::unreadable)?;
         let kind = envelope(doc.root())?;
-        Ok(Self { doc, kind })
+        let params = doc.root().get("params");
+        let meta = params.and_then(|params| params.get("_meta")).map(Value::mark);
+        let params = params.map(Value::mark);
+        Ok(Self { doc, kind, params, meta })
     }
 
     /// What it is.
@@ -173,12 +179,12 @@ impl Message {
 
     /// `params`: an object, or an array in methods of the upstream's own.
     pub fn params(&self) -> Option<Value<'_>> {
-        self.doc.root().get("params")
+        self.params.map(|mark| self.doc.marked(mark))
     }
 
     /// `params._meta`, of whatever kind.
     pub fn meta(&self) -> Option<Value<'_>> {
-        self.params()?.get("_meta")
+        self.meta.map(|mark| self.doc.marked(mark))
     }
 
     /// The document.

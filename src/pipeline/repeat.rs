@@ -239,6 +239,7 @@ mod tests {
             digest: Digest([1; 32]),
             has_key,
             is_staged: false,
+            continues: None,
             now_ms: NOW,
         }
     }

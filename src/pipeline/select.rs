@@ -188,7 +188,7 @@ impl<R> Select<R> {
             }
         }
         let most = limit(&groups, &self.shared);
-        let collected = match self.collect(&head, body, most).await {
+        let collected = match Box::pin(self.collect(&head, body, most)).await {
             Ok(collected) => collected,
             Err(refusal) => return Err(known(&live, &groups, refusal)),
         };

@@ -101,7 +101,8 @@ impl Step for Settle {
                     agent: recorded.agent().clone(),
                 });
                 let observation = next.run(Attempt::Write(recorded)).await;
-                case.settle(observation).await
+                // Boxed, as below: a read's future has no room for what is only a write's or a tool's.
+                Box::pin(case.settle(observation)).await
             }
         }
     }
@@ -137,6 +138,14 @@ impl About {
         report
     }
 
+    /// The report as JSON: the header's text, which is made once per operation.
+    fn json(&self) -> String {
+        match (self.would, self.served.read_header.to_str()) {
+            (None, Ok(made)) => made.to_owned(),
+            (Some(_), _) | (None, Err(_)) => self.report().to_json(),
+        }
+    }
+
     fn header(&self) -> HeaderValue {
         match self.would {
             None => self.served.read_header.clone(),
@@ -153,7 +162,8 @@ impl About {
                 match &self.tool {
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
-                        let response = self.tool_answer(shared, parts, body, id, *era).await;
+                        let answering = self.tool_answer(shared, parts, body, id, *era);
+                        let response = Box::pin(answering).await;
                         (response, None)
                     }
                 }
@@ -180,7 +190,7 @@ impl About {
     fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
         match &self.tool {
             None => (notice.problem(None), Some(self.header())),
-            Some((id, era)) => (notice.result(id, *era, &self.report().to_json()), None),
+            Some((id, era)) => (notice.result(id, *era, &self.json()), None),
         }
     }
 
@@ -193,7 +203,7 @@ impl About {
         id: &Id,
         era: Era,
     ) -> Response<Body> {
-        let report = self.report().to_json();
+        let report = self.json();
         let reports = shared.settings.mcp.reports;
         if is_event_stream(&parts.headers) {
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);

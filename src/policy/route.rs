@@ -571,12 +571,13 @@ impl Trie {
                 matches.push(*group, is_likely);
             }
         }
-        let (segment, following) = match rest.split_once('/') {
-            Some((segment, following)) => (segment, Some(following)),
+        // By bytes: the library's search sets itself up for texts longer than a segment.
+        let (segment, following) = match rest.bytes().position(|byte| byte == b'/') {
+            Some(end) => (rest.get(..end).unwrap_or_default(), rest.get(end.saturating_add(1)..)),
             None => (rest, None),
         };
-        let has_encoded = segment.contains('%');
-        let segment = normal(segment);
+        let has_encoded = segment.bytes().any(|byte| byte == b'%');
+        let segment = if has_encoded { normal(segment) } else { Cow::Borrowed(segment) };
         let child = |position: usize| self.nodes.get(position);
         if let Some(node) = node.literals.get(&*segment).and_then(|at| child(*at)) {
             self.walk(node, following, is_likely, matches);

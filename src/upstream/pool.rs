@@ -52,8 +52,12 @@ impl Pool {
             link.occupy(place);
             return Ok(link);
         }
-        let transport = connect(&self.config.authority, deadline).await?;
-        Link::open(transport, place, &self.tasks).await
+        // Boxed: a call that finds an idle connection has no room for making one.
+        Box::pin(async {
+            let transport = connect(&self.config.authority, deadline).await?;
+            Link::open(transport, place, &self.tasks).await
+        })
+        .await
     }
 
     async fn place(self: &Arc<Self>, deadline: Instant) -> Result<Place, NotSentReason> {

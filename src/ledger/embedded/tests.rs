@@ -104,6 +104,13 @@ impl Bench {
         self.ledger.look(call.look()).await.unwrap().by_digest
     }
 
+    /// The one entry there is, also where it is no earlier call.
+    fn only(&self) -> super::super::Record {
+        let mut all = self.read().list(&Filter { limit: 2, ..Filter::default() }).unwrap();
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
     async fn state(&self, call: &Call) -> Option<State> {
         self.by_digest(call).await.map(|prior| prior.state)
     }

@@ -48,10 +48,13 @@ fn mcp_23_results_by_their_type() {
         (r#"{"task":{"taskId":"t"}}"#, Settled::Waiting(Waiting::Task), Cause::Task),
     ];
     for (json, expected, cause) in cases {
-        for status in [200, 202, 500] {
+        for status in [200, 202] {
             assert_eq!(settled(status, &result(json)), (expected, cause), "{status} {json}");
         }
     }
+    // A success that its own HTTP status denies proves neither.
+    let denied = settled(500, &result(r#"{"content":[]}"#));
+    assert_eq!(denied, (AMBIGUOUS, Cause::HttpStatus));
     let failed = read(200, &result(r#"{"isError":true}"#));
     assert_eq!(failed.settle(IsError::Rejected), (REJECTED, Cause::IsError));
 }

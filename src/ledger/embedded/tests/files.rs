@@ -17,6 +17,17 @@ async fn h5_a_second_writer_is_locked_out_until_the_first_closes() {
 }
 
 #[tokio::test]
+async fn h5_a_link_to_a_ledger_is_the_same_ledger() {
+    let bench = Bench::new();
+    let link = bench.folder.path().join("link.db");
+    std::os::unix::fs::symlink(bench.path(), &link).unwrap();
+
+    let second = Embedded::open(&link, Options::default(), 1);
+
+    assert!(matches!(second, Err(OpenError::Locked)));
+}
+
+#[tokio::test]
 async fn folder_and_file_are_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let bench = Bench::new();
