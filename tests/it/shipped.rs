@@ -25,10 +25,8 @@ const LIMITS: &[&str] = &[
 ];
 
 /// Warnings that are meant: the folder, the operation, the code.
-const MEANT: &[(&str, &str, &str)] = &[
-    ("github", "github.issues.unlock", "policy/overlap"),
-    ("kubernetes", "kubernetes.pods.evict", "spec/rejected_not_definite"),
-];
+const MEANT: &[(&str, &str, &str)] =
+    &[("kubernetes", "kubernetes.pods.evict", "spec/rejected_not_definite")];
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("policies").join(name)
