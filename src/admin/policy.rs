@@ -74,6 +74,11 @@ impl Status {
         self.lock().rejected = Some((now_ms, findings));
     }
 
+    /// Whether the newest files are rejected.
+    pub fn is_rejected(&self) -> bool {
+        self.lock().rejected.is_some()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

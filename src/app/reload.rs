@@ -116,7 +116,7 @@ impl Reader {
     /// Reads once, and puts in force what can be. Blocks.
     fn read(&mut self, why: Why) -> Reloaded {
         let current = self.shared.policies.load();
-        let was_rejected = self.watch.is_rejected();
+        let was_rejected = self.status.is_rejected();
         let mut poll = match why {
             Why::Asked => self.watch.reread(&current.snapshot),
             Why::Polled => self.watch.poll(&current.snapshot),

@@ -4,15 +4,19 @@
 //! (`..data`), editors replace files, and notifications run out. Each poll compares the link's
 //! target and every file's name, size and time; only if one of them is another is anything read,
 //! and every [`READ_EVERY`] polls everything is, for a change that left no trace there. What
-//! decides is the content: the same content under another link is no change.
+//! decides is the content: the same content under another link is no change, and is not compiled
+//! again.
 //!
 //! One revision is read whole: what is seen before and after reading must be the same, else it is
 //! read again. A directory that keeps changing is tried at the next poll.
 //!
 //! The caller polls (every second or two), swaps the snapshot and says so; nothing runs here.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
 
 use super::diff::{Change, diff};
 use super::{Compiled, Snapshot, load_within};
@@ -23,6 +27,13 @@ pub const READ_EVERY: u32 = 30;
 
 /// How often a directory that changes while it is read is read again at once.
 const ATTEMPTS: u32 = 3;
+
+/// How deep folders are looked into, and how many files are looked at: a policy directory has a few.
+const MAX_FOLDERS: usize = 4;
+const MAX_SEEN: usize = 4_096;
+
+/// The most of a file that is hashed, in bytes; a longer one is refused when it is loaded.
+const MAX_READ: u64 = 64 * 1024 * 1024;
 
 /// What a poll saw.
 #[derive(Debug)]
@@ -59,6 +70,8 @@ pub struct Watch {
     faulty: Faulty,
     grace: Option<Duration>,
     seen: Option<Seen>,
+    /// The hash of what was last compiled.
+    content: Option<Digest>,
     polls: u32,
     /// The findings of the last rejected content, so that it is reported once.
     rejected: Option<Vec<super::Diagnostic>>,
@@ -79,6 +92,7 @@ impl Watch {
             faulty: Faulty::Served,
             grace: None,
             seen: None,
+            content: None,
             polls: 0,
             rejected: None,
         }
@@ -114,17 +128,24 @@ impl Watch {
     /// Reads whatever the files look like: what SIGHUP asks for.
     pub fn reread(&mut self, current: &Snapshot) -> Poll {
         self.rejected = None;
+        self.content = None;
         let before = look(&self.directory);
         self.read(before, current)
     }
 
     fn read(&mut self, mut before: Seen, current: &Snapshot) -> Poll {
         for _ in 0..ATTEMPTS {
-            let compiled = load_within(&self.directory, self.grace);
+            let content = content(&before);
+            let compiled =
+                (self.content != Some(content)).then(|| load_within(&self.directory, self.grace));
             let after = look(&self.directory);
             if before == after {
                 self.seen = Some(after);
-                return self.judge(compiled, current.revision(), current);
+                self.content = Some(content);
+                return match compiled {
+                    Some(compiled) => self.judge(compiled, current),
+                    None => Poll::Unchanged,
+                };
             }
             before = after;
         }
@@ -132,7 +153,7 @@ impl Watch {
         Poll::Restless
     }
 
-    fn judge(&mut self, compiled: Compiled, revision: Digest, current: &Snapshot) -> Poll {
+    fn judge(&mut self, compiled: Compiled, current: &Snapshot) -> Poll {
         let is_refused = self.faulty == Faulty::Rejected && compiled.has_errors();
         let Some(snapshot) = compiled.snapshot.as_ref().filter(|_| !is_refused) else {
             if self.rejected.as_ref() == Some(&compiled.diagnostics) {
@@ -142,7 +163,7 @@ impl Watch {
             return Poll::Rejected(compiled);
         };
         self.rejected = None;
-        if snapshot.revision() == revision {
+        if snapshot.revision() == current.revision() {
             return Poll::Unchanged;
         }
         let mut weakened = diff(current, snapshot);
@@ -151,18 +172,45 @@ impl Watch {
     }
 }
 
-/// The link's target, and every file up to one folder deep: catalogs lie in folders.
+/// The link's target, and every file, those of folders too: catalogs lie there.
 fn look(directory: &Path) -> Seen {
     let link = std::fs::read_link(directory.join("..data")).ok();
     let mut files = Vec::new();
-    list(directory, 1, &mut files);
+    list(directory, MAX_FOLDERS, &mut files);
     files.sort();
     Seen { link, files }
 }
 
-fn list(directory: &Path, depth: u32, files: &mut Vec<(PathBuf, u64, Option<SystemTime>)>) {
+/// SHA-256 over the names and contents of what was seen.
+fn content(seen: &Seen) -> Digest {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    for (path, _, _) in &seen.files {
+        let name = path.as_os_str().as_encoded_bytes();
+        hash.update(name.len().to_be_bytes());
+        hash.update(name);
+        let mut length: u64 = 0;
+        let mut file = std::fs::File::open(path).ok();
+        // What cannot be read is hashed as far as it can, and reported by the load.
+        while let Some(count) = file.as_mut().and_then(|file| file.read(&mut buffer).ok())
+            && let Some(read) = buffer.get(..count)
+            && !read.is_empty()
+            && length <= MAX_READ
+        {
+            hash.update(read);
+            length = length.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        }
+        hash.update(length.to_be_bytes());
+    }
+    Digest(hash.finalize().into())
+}
+
+fn list(directory: &Path, depth: usize, files: &mut Vec<(PathBuf, u64, Option<SystemTime>)>) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
+        if files.len() >= MAX_SEEN {
+            return;
+        }
         if entry.file_name().to_string_lossy().starts_with('.') {
             continue;
         }
@@ -172,7 +220,7 @@ fn list(directory: &Path, depth: u32, files: &mut Vec<(PathBuf, u64, Option<Syst
             if let Some(depth) = depth.checked_sub(1) {
                 list(&path, depth, files);
             }
-        } else {
+        } else if metadata.is_file() {
             files.push((path, metadata.len(), metadata.modified().ok()));
         }
     }
@@ -266,6 +314,25 @@ mod tests {
         mounted.swap(WRITE);
         assert!(matches!(watch.poll(&current), Poll::Unchanged));
         assert!(!watch.is_rejected(), "the files are those in force again");
+    }
+
+    #[test]
+    fn a_catalog_that_changes_in_its_folder_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("catalog/deep");
+        std::fs::create_dir_all(&folder).unwrap();
+        let tools = |name: &str| format!("{{\"tools\":[{{\"name\":\"{name}\"}}]}}");
+        std::fs::write(folder.join("tools.json"), tools("a")).unwrap();
+        let text = "version: 1\ncatalog: { tools: catalog/deep/tools.json }\noperations: { a: { \
+                    match: { tool: a } } }";
+        std::fs::write(directory.path().join("a.yaml"), text).unwrap();
+        let current = load(directory.path()).snapshot.unwrap();
+        let mut watch = Watch::new(directory.path());
+        assert!(matches!(watch.poll(&current), Poll::Unchanged));
+
+        std::fs::write(folder.join("tools.json"), tools("other")).unwrap();
+
+        assert!(matches!(watch.poll(&current), Poll::Changed { .. }));
     }
 
     #[test]
