@@ -3,6 +3,7 @@
 //! A folder with policy files is one policy; one without is walked, and each folder below that has
 //! some is a policy of its own. Files are named as they can be opened from here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::exit::{self, Failure, with_help};
 use super::{CheckFormat, out};
-use crate::policy::{self, Compiled, Diagnostic, Served, Severity, Snapshot};
+use crate::policy::{self, Ceiling, Compiled, Diagnostic, Served, Severity, Snapshot};
 
 /// What is checked, and how it is told.
 #[derive(Clone, Debug)]
@@ -101,7 +102,23 @@ fn human(folder: &Path, compiled: &Compiled, counts: &Counts) -> Result<(), Fail
     for served in operations.iter().filter(|served| served.is_degraded()) {
         out::print(&degraded(served))?;
     }
-    out::print(&summary(folder, snapshot.map(|_| operations.len()), counts))
+    out::print(&summary(folder, snapshot.map(|_| operations.len()), counts))?;
+    match evidence(operations) {
+        Some(line) => out::print(&line),
+        None => Ok(()),
+    }
+}
+
+/// How many writes can be proved, and by what at best.
+fn evidence(operations: &[Arc<Served>]) -> Option<String> {
+    let mut counts: BTreeMap<Ceiling, usize> = BTreeMap::new();
+    for served in operations.iter().filter(|served| served.operation.class.is_write()) {
+        let count = counts.entry(served.ceiling).or_default();
+        *count = count.saturating_add(1);
+    }
+    let words = |(ceiling, count): (&Ceiling, &usize)| format!("{count} {}", ceiling.as_str());
+    let all: Vec<String> = counts.iter().rev().map(words).collect();
+    (!all.is_empty()).then(|| format!("  evidence of its writes, at best: {}", all.join(", ")))
 }
 
 /// The review note of an operation that is served as less than it was declared.

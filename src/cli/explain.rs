@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::exit::{self, Failure, with_help};
 use super::{Format, out};
+use crate::call::Oddity;
 use crate::contract::json::Doc;
 use crate::http::body::BodyDoc;
 use crate::http::target::oddity;
@@ -94,7 +95,11 @@ fn http(
         map.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     let path = target.split_once('?').map_or(target, |(path, _)| path);
-    let mut refused = oddity(path).map(|odd| odd.into_refusal().message());
+    let mut refused = oddity(path).map(|odd| {
+        let may =
+            if matches!(odd, Oddity::Other(_)) { "" } else { "unless its operation allows it: " };
+        format!("{may}{}", odd.into_refusal().message())
+    });
     let body = BodyDoc::read(&map, &bytes).unwrap_or_else(|refusal| {
         refused = refused.take().or_else(|| Some(refusal.message()));
         BodyDoc::Opaque
@@ -106,7 +111,7 @@ fn http(
     let call = Imagined::Http { method: &method, target, headers: &pairs, body: doc };
     let mut told = policy::explain(snapshot, &call);
     if let Some(why) = refused {
-        told.lines.insert(0, ("refused", format!("unless its operation allows it: {why}")));
+        told.lines.insert(0, ("refused", why));
     }
     Ok(told)
 }

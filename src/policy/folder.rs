@@ -74,7 +74,8 @@ fn about_all(name: &str, code: &'static str, message: String, help: &str) -> (So
 }
 
 /// The directories that hold a policy: the given one if it has policy files, else those of its
-/// folders that do, in name order. Empty if none does. Names that start with a dot are left out.
+/// folders that do, or that cannot be read, in name order. Empty if there is none. Names that start
+/// with a dot are left out.
 pub fn folders(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(directory, MAX_FOLDERS, &mut found);
@@ -82,7 +83,11 @@ pub fn folders(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        // Loading it says why; left out, it would pass for clean.
+        found.push(directory.to_owned());
+        return;
+    };
     let mut folders = Vec::new();
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -202,6 +207,7 @@ mod tests {
         assert_eq!(found, [root.join("a/deep"), root.join("b")]);
         assert_eq!(folders(&root.join("b")), [root.join("b")]);
         assert!(folders(&root.join("none")).is_empty());
+        assert_eq!(folders(&root.join("nowhere")), [root.join("nowhere")]);
     }
 
     #[test]
