@@ -308,7 +308,8 @@ impl Embedded {
     pub(super) fn close_blocking(&self) {
         let (closed, is_closed) = oneshot::channel();
         if self.commands.send(Command::Close(closed)).is_ok() {
-            let _ = is_closed.blocking_recv();
+            let answer = is_closed.blocking_recv();
+            debug_assert!(answer.is_ok() || self.health().down == Some(Reason::Closed));
         }
     }
 
