@@ -292,7 +292,9 @@ fn build_on(
     tasks: Tasks,
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the policy"));
-    let live = Live::new(load_policy(&config)?, &metrics);
+    let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
+    let mut watch = Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace);
+    let live = Live::new(load_policy(&config, &mut watch)?, &metrics);
     let status = admin_policy::Status::default();
     status.applied(clock.now_ms());
     let common = metrics.common();
@@ -355,10 +357,9 @@ fn build_on(
             }
         }
     }
-    let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
     let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
     let parts = Parts {
-        watch: Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace),
+        watch,
         asks,
         admin: Admin {
             shared,
@@ -390,8 +391,8 @@ fn newest_ms(ledger: &Path) -> i64 {
 }
 
 /// Loads the first policy.
-fn load_policy(config: &Config) -> Result<policy::Snapshot, AppError> {
-    let compiled = policy::load_within(&config.policies, Some(config.drain.grace));
+fn load_policy(config: &Config, watch: &mut Watch) -> Result<policy::Snapshot, AppError> {
+    let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
     let findings = compiled.human();
     match compiled.snapshot.filter(|_| !is_refused) {
