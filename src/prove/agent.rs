@@ -1,7 +1,7 @@
 //! The agents of [`prove`](super): each makes a call until it knows what became of it, as agents do.
 //!
-//! Every third call carries a key of the agent's own; the others leave the sidecar to recognise a repeat
-//! by what it says. An agent never confirms a second effect: a challenge that names an earlier entry is
+//! Some calls carry a key of the agent's own; the others leave the sidecar to recognise a repeat by what
+//! it says. An agent never confirms a second effect: a challenge that names an earlier entry is
 //! answered by asking again later.
 
 use std::sync::Arc;
@@ -24,6 +24,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How often a call is repeated whose loss nothing can settle, to see that each repeat is refused.
 const BARE_TRIES: u32 = 4;
+
+/// The time between two calls where the fault is one of the time.
+const EVERY: Duration = Duration::from_millis(10);
 
 /// How long an agent waits before it hangs up on a slow answer.
 const HANG_UP: Duration = Duration::from_millis(50);
@@ -59,13 +62,20 @@ pub(super) async fn all(sidecar: &Arc<Sidecar>, fault: Fault, writes: u32) -> Ve
     let places = Arc::new(Semaphore::new(AGENTS));
     let mut calls = JoinSet::new();
     for call in 0..writes {
-        let kind = match call / 2 % 3 {
+        let kind = match call / 2 % 4 {
             0 => Kind::Keyed,
             1 => Kind::LookedUp,
+            2 => Kind::OurKey,
             _ => Kind::Bare,
         };
         let (sidecar, places) = (Arc::clone(sidecar), Arc::clone(&places));
+        let comes_at = match fault {
+            // These faults come and go, so the calls come over some time.
+            Fault::ConnectRefused | Fault::ProxyKilled => EVERY.saturating_mul(call),
+            _ => Duration::ZERO,
+        };
         calls.spawn(async move {
+            sleep(comes_at).await;
             // The semaphore is never closed.
             let _place = places.acquire_owned().await;
             one(&sidecar, fault, kind, call).await
@@ -102,7 +112,8 @@ async fn one(sidecar: &Sidecar, fault: Fault, kind: Kind, call: u32) -> Truth {
             }
         }
         truth.was_lost = true;
-        if kind == Kind::Bare && tries >= BARE_TRIES && truth.entry.is_some() {
+        if matches!(kind, Kind::Bare | Kind::OurKey) && tries >= BARE_TRIES && truth.entry.is_some()
+        {
             truth.end = End::GaveUp;
             break;
         }
@@ -121,11 +132,21 @@ struct Told {
 async fn told(sidecar: &Sidecar, kind: Kind, call: u32, is_hanging_up: bool) -> Option<Told> {
     let mut request = Request::builder()
         .method(Method::POST)
-        .uri(format!("/{kind}"))
+        .uri(match kind {
+            Kind::Keyed | Kind::OurKey => "/keyed",
+            Kind::LookedUp => "/looked-up",
+            Kind::Bare => "/bare",
+        })
         .header(header::HOST, sidecar.data().to_string())
         .header(header::CONTENT_TYPE, "application/json")
         .header("effect-task", "prove");
-    if call.is_multiple_of(3) {
+    let has_own_key = match kind {
+        Kind::Keyed => true,
+        Kind::OurKey => false,
+        // Where the gateway takes none, a key of the agent's own changes nothing upstream.
+        Kind::LookedUp | Kind::Bare => call.is_multiple_of(3),
+    };
+    if has_own_key {
         request = request.header("idempotency-key", format!("prove-{call}"));
     }
     let body = format!("{{\"call\":{call}}}");
@@ -155,7 +176,12 @@ pub(super) async fn states(sidecar: &Sidecar, mut truths: Vec<Truth>) -> Vec<Tru
             let is_open = match truth.state.as_deref() {
                 Some("begun") | None => true,
                 // Its lookup is still to come.
-                Some("unknown") => truth.kind == Kind::LookedUp,
+                Some("unknown") if truth.kind == Kind::LookedUp => true,
+                // Killed between the answer and its finish: whoever has the key may ask again.
+                Some("unknown") if truth.kind == Kind::Keyed => {
+                    drop(told(sidecar, truth.kind, truth.call, false).await);
+                    true
+                }
                 Some(_) => false,
             };
             if !is_open {

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::Fault;
 
 /// How long no connection is taken, and how long they are taken, in turns.
-const REFUSING: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(240));
+const REFUSING: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
 
 /// How long a late answer takes; the policy's clock for the answer's head is shorter.
 const LATE: Duration = Duration::from_millis(900);

@@ -5,11 +5,12 @@
 //! time is made to happen to half of the calls; then the effects of every intended call are counted at
 //! the gateway and held against what the ledger says.
 //!
-//! Three kinds of write stand for all that a policy can declare:
+//! Four kinds of write stand for all that a policy can declare:
 //!
 //! | kind | what the gateway offers | what must come out |
 //! |---|---|---|
-//! | `keyed` | it takes the ledger id as idempotency key | exactly one effect for each call |
+//! | `keyed` | it takes an idempotency key, and the agent gives one | exactly one effect for each call |
+//! | `our-key` | it takes a key; the agent gives none, so the entry's id is it | as for `bare` |
 //! | `looked-up` | no key; a read that finds the effect | exactly one effect for each call |
 //! | `bare` | neither | at most one; where the answer was lost, `unknown`, and every repeat refused |
 //!
@@ -77,8 +78,10 @@ words! {
 words! {
     /// What the gateway offers for a write.
     Kind {
-        /// It takes an idempotency key.
+        /// It takes an idempotency key, and the agent gives one.
         Keyed = "keyed",
+        /// It takes an idempotency key, and the agent gives none.
+        OurKey = "our-key",
         /// A read finds the effect.
         LookedUp = "looked-up",
         /// Neither.
@@ -89,7 +92,7 @@ words! {
 /// What is to be proved.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Intended calls per fault, spread over the three kinds.
+    /// Intended calls per fault, spread over the kinds.
     pub writes: u32,
     /// Only these faults; empty: all.
     pub faults: Vec<Fault>,
@@ -149,7 +152,7 @@ impl Row {
     pub fn holds(&self) -> bool {
         let is_complete = match Kind::from_name(self.kind) {
             Some(Kind::Keyed | Kind::LookedUp) => self.never == 0 && self.unknown == 0,
-            Some(Kind::Bare) | None => true,
+            Some(Kind::Bare | Kind::OurKey) | None => true,
         };
         is_complete && self.more == 0 && self.wrong == 0 && self.stuck == 0
     }

@@ -26,7 +26,7 @@ const START: Duration = Duration::from_secs(30);
 const LOOKUPS: Duration = Duration::from_millis(250);
 
 /// How long the sidecar lives between two kills.
-const LIFE: Duration = Duration::from_millis(350);
+const LIFE: Duration = Duration::from_millis(80);
 
 /// What the gateway offers. The clocks are short so that lost answers are lost soon.
 const POLICY: &str = r#"version: 1
