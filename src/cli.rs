@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::app;
-use crate::config::{Config, Places, Sources};
+use crate::config::{Config, PASSWORD, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
 use crate::policy::JSON_SCHEMA;
@@ -92,8 +92,9 @@ struct RunArgs {
     /// The Unix socket of the admin API [default: the ledger's path and .sock]
     #[arg(long, value_name = "PATH")]
     admin_listen: Option<String>,
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// A path that speaks MCP; may be given several times [default: /mcp]
     #[arg(long = "mcp-path", value_name = "PATH")]
@@ -324,8 +325,9 @@ struct ReconcileArgs {
 /// Which ledger.
 #[derive(Debug, Args)]
 struct PlaceArgs {
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// The sidecar's file of settings
     #[arg(long, value_name = "FILE")]
@@ -468,7 +470,8 @@ fn sources(
 ) -> Result<Sources, Failure> {
     let environment: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| {
-            let name = name.into_string().ok().filter(|name| name.starts_with("TAKEBACK_"))?;
+            let is_ours = |name: &String| name.starts_with("TAKEBACK_") || name == PASSWORD;
+            let name = name.into_string().ok().filter(is_ours)?;
             Some((name, value.to_string_lossy().into_owned()))
         })
         .collect();
