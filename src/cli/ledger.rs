@@ -12,6 +12,7 @@ use crate::ledger::{Filter, OpenError, Place, ReadOnly, Record, Shown, State};
 pub(super) struct List<'a> {
     pub(super) state: Option<&'a str>,
     pub(super) operation: Option<&'a str>,
+    pub(super) task: Option<&'a str>,
     pub(super) limit: usize,
     pub(super) format: Format,
 }
@@ -58,6 +59,7 @@ pub(super) fn list(place: &Place, asked: &List<'_>) -> Result<u8, Failure> {
     let filter = Filter {
         state: state.transpose()?,
         operation: operation.transpose()?,
+        task: asked.task.map(str::to_owned),
         before: None,
         limit: asked.limit,
     };

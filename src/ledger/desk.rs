@@ -25,7 +25,7 @@ use super::{
     Begin, Begun, Finish, Finished, Health, LedgerError, Look, Priors, Reason, Settled, Stats,
     Stored,
 };
-use command::{Command, Inbox, Reply, Settle, Write};
+use command::{Command, Inbox, Reply, Settle, TookBack, Write};
 
 /// How many commands that somebody waits for may be queued: above the calls in flight at once.
 pub(super) const QUEUE: usize = 1024;
@@ -103,6 +103,19 @@ impl Desk {
         let settle = Settle { entry, outcome, who: who.to_owned(), why: why.to_owned(), now_ms };
         self.ask(|reply, turn| Command::Write(Write::Settle(Box::new(settle), reply), Some(turn)))
             .await
+    }
+
+    pub(super) async fn took_back(
+        &self,
+        entry: EntryId,
+        by: EntryId,
+        who: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        let took_back = TookBack { entry, by, who: who.to_owned(), now_ms };
+        let command =
+            |reply, turn| Command::Write(Write::TookBack(Box::new(took_back), reply), Some(turn));
+        self.ask(command).await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

@@ -61,6 +61,15 @@ pub(in crate::ledger) struct Settle {
     pub(in crate::ledger) now_ms: i64,
 }
 
+/// A call that was made to take an entry back, and did.
+#[derive(Debug)]
+pub(in crate::ledger) struct TookBack {
+    pub(in crate::ledger) entry: EntryId,
+    pub(in crate::ledger) by: EntryId,
+    pub(in crate::ledger) who: String,
+    pub(in crate::ledger) now_ms: i64,
+}
+
 /// What the writer is asked.
 #[derive(Debug)]
 pub(in crate::ledger) enum Command {
@@ -78,6 +87,7 @@ pub(in crate::ledger) enum Write {
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
     Settle(Box<Settle>, Reply<Settled>),
+    TookBack(Box<TookBack>, Reply<Settled>),
     Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
 }
 
@@ -172,7 +182,9 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
         (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
             tell(reply, Ok(()));
         }
-        (Write::Settle(_, reply), Done::Settled(settled)) => tell(reply, Ok(settled)),
+        (Write::Settle(_, reply) | Write::TookBack(_, reply), Done::Settled(settled)) => {
+            tell(reply, Ok(settled));
+        }
         _ => {}
     }
 }
@@ -184,7 +196,7 @@ pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Settle(_, reply) => tell(reply, Err(error)),
+        Write::Settle(_, reply) | Write::TookBack(_, reply) => tell(reply, Err(error)),
         Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
     }
 }
@@ -211,7 +223,7 @@ pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => true,
+        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
     }
@@ -227,6 +239,7 @@ pub(in crate::ledger) fn pages(write: &Write) -> usize {
         | Write::Delivered { .. }
         | Write::Heartbeat(..)
         | Write::Settle(..)
+        | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,
     }
 }

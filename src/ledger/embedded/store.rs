@@ -15,7 +15,7 @@ use crate::contract::key::{Digest, EntryId, Key};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
-use super::super::desk::command::{Done, Settle};
+use super::super::desk::command::{Done, Settle, TookBack};
 use super::finder::{Finder, Trace};
 use super::rows::{self, prior_columns};
 

@@ -10,7 +10,7 @@ use super::session::{Fault, Param, Pipe};
 use super::sql;
 use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId};
-use crate::ledger::desk::command::{Done, Settle, Write};
+use crate::ledger::desk::command::{Done, Settle, TookBack, Write};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
 
@@ -79,6 +79,7 @@ impl Plan<'_> {
                     Some(Done::Written)
                 }
                 Write::Settle(settle, _) => Some(self.settle(settle, pipe)?),
+                Write::TookBack(took_back, _) => Some(self.took_back(took_back, pipe)?),
                 Write::Withdraw { entry, attempt, now_ms } => {
                     // It may never have been written.
                     self.finish(&not_sent(*entry, *attempt, *now_ms), pipe)?;
@@ -177,6 +178,34 @@ impl Plan<'_> {
         };
         pipe.add(sql::STEP, step.params(seq, settle.now_ms));
         Ok(Done::Settled(Settled { version: seq, state }))
+    }
+
+    fn took_back(&mut self, took_back: &TookBack, pipe: &mut Pipe<'_>) -> Result<Done, Fault> {
+        let pair = (self.subject(took_back.entry), self.subject(took_back.by));
+        let (Some(subject), Some(by)) = pair else {
+            return Ok(Done::NotFound);
+        };
+        let why = took_back.by.to_string();
+        if subject.state == State::Undone && subject.why.as_deref() == Some(why.as_str()) {
+            let (version, state) = (subject.version, State::Undone);
+            return Ok(Done::Settled(Settled { version, state }));
+        }
+        let is_accepted = subject.state == State::Accepted && by.state == State::Accepted;
+        if !is_accepted || subject.id == by.id || subject.undo_mark != Some(by.mark) {
+            return Ok(Done::Refused);
+        }
+        let subject = subject.clone();
+        let seq = self.next_number()?;
+        let cause = Cause::Undone.as_str();
+        pipe.add(sql::UNDONE, vec![Box::new(subject.id), Box::new(seq), Box::new(cause)]);
+        let step = Step {
+            cause: Some(cause),
+            who: Some(&took_back.who),
+            why: Some(&why),
+            ..Step::of(&subject, State::Undone)
+        };
+        pipe.add(sql::STEP, step.params(seq, took_back.now_ms));
+        Ok(Done::Settled(Settled { version: seq, state: State::Undone }))
     }
 
     /// Notes which entries the accepted calls of this batch take back.

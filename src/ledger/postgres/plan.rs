@@ -27,6 +27,10 @@ pub(super) struct Subject {
     pub(super) digest: Digest,
     pub(super) spent: Option<(i64, Vec<u8>)>,
     pub(super) before: Option<State>,
+    pub(super) mark: Digest,
+    pub(super) undo_mark: Option<Digest>,
+    /// Why it is undone, if it is.
+    pub(super) why: Option<String>,
 }
 
 impl Subject {
@@ -43,6 +47,9 @@ impl Subject {
             digest: rows::digest(row, 5)?,
             spent: spent_ms.zip(nonce),
             before: rows::state_or_none(row, 8)?,
+            mark: rows::digest(row, 9)?,
+            undo_mark: rows::digest_or_none(row, 10)?,
+            why: column(row, 11)?,
         })
     }
 }
@@ -139,6 +146,10 @@ impl<'a> Plan<'a> {
                 }
                 Write::Settle(settle, _) => {
                     plan.named.push(rows::uuid(settle.entry));
+                    plan.steps += 1;
+                }
+                Write::TookBack(took_back, _) => {
+                    plan.named.extend([took_back.entry, took_back.by].map(rows::uuid));
                     plan.steps += 1;
                 }
                 Write::Withdraw { entry, .. } => {

@@ -98,6 +98,7 @@ impl Queue {
             Write::Delivered { .. }
             | Write::Finish(..)
             | Write::Settle(..)
+            | Write::TookBack(..)
             | Write::Withdraw { .. } => {}
         }
         if let Some(reason) = down {
@@ -128,7 +129,9 @@ impl Queue {
                 self.came += 1;
                 self.waiting.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => refuse(write, error),
+            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => {
+                refuse(write, error);
+            }
         }
     }
 
@@ -212,12 +215,15 @@ impl Queue {
         let mut marks: HashSet<Digest> = HashSet::new();
         while writes.len() < limit {
             let Some(write) = self.waiting.front() else { break };
-            if let Some(entry) = touches(write) {
+            let mut is_free = true;
+            for entry in touches(write).into_iter().flatten() {
                 let is_finish = matches!(write, Write::Finish(..));
                 // Of several finishes of an entry at most one is more than a repetition.
-                if touched.insert(entry, is_finish).is_some_and(|was| !was || !is_finish) {
-                    break;
-                }
+                let was = touched.insert(entry, is_finish);
+                is_free &= was.is_none_or(|was| was && is_finish);
+            }
+            if !is_free {
+                break;
             }
             if let Write::Finish(finish, ..) = write
                 && let Some(mark) = finish.undoes
@@ -242,17 +248,18 @@ impl Queue {
 pub(super) fn is_lazy(write: &Write) -> bool {
     match write {
         Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => true,
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => false,
+        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => false,
     }
 }
 
-/// The entry whose steps a command depends on.
-fn touches(write: &Write) -> Option<EntryId> {
+/// The entries whose steps a command depends on.
+fn touches(write: &Write) -> [Option<EntryId>; 2] {
     match write {
-        Write::Begin(begin, ..) => begin.rerun,
-        Write::Finish(finish, ..) => Some(finish.entry),
-        Write::Settle(settle, _) => Some(settle.entry),
-        Write::Withdraw { entry, .. } => Some(*entry),
-        Write::Delivered { .. } | Write::Heartbeat(..) => None,
+        Write::Begin(begin, ..) => [begin.rerun, None],
+        Write::Finish(finish, ..) => [Some(finish.entry), None],
+        Write::Settle(settle, _) => [Some(settle.entry), None],
+        Write::TookBack(took_back, _) => [Some(took_back.entry), Some(took_back.by)],
+        Write::Withdraw { entry, .. } => [Some(*entry), None],
+        Write::Delivered { .. } | Write::Heartbeat(..) => [None, None],
     }
 }

@@ -45,12 +45,13 @@ const UNKNOWNS: &str = record_query!("WHERE e.state = 4 ORDER BY e.number LIMIT 
 
 const LIST_OPEN: &str = record_query!(
     "WHERE e.state <= 4 AND e.state = $2 AND e.id < $1 AND ($3::text IS NULL OR e.operation = $3) \
-     ORDER BY e.id DESC LIMIT $4"
+     AND ($5::text IS NULL OR e.task = $5) ORDER BY e.id DESC LIMIT $4"
 );
 
 const LIST: &str = record_query!(
     "WHERE e.id < $1 AND ($2::int2 IS NULL OR e.state = $2) \
-     AND ($3::text IS NULL OR e.operation = $3) ORDER BY e.id DESC LIMIT $4"
+     AND ($3::text IS NULL OR e.operation = $3) AND ($5::text IS NULL OR e.task = $5) \
+     ORDER BY e.id DESC LIMIT $4"
 );
 
 const IS_THERE: &str = "SELECT 1 FROM takeback.entry WHERE id = $1";
@@ -181,8 +182,10 @@ pub(super) async fn list(session: &Session, filter: &Filter) -> Result<Vec<Recor
     let limit = limit_of(filter.limit);
     // The open entries are few, and have an index.
     let rows = match state.filter(|_| filter.state.is_some_and(State::is_open)) {
-        Some(state) => session.query(LIST_OPEN, &[&before, &state, &operation, &limit]).await?,
-        None => session.query(LIST, &[&before, &state, &operation, &limit]).await?,
+        Some(state) => {
+            session.query(LIST_OPEN, &[&before, &state, &operation, &limit, &filter.task]).await?
+        }
+        None => session.query(LIST, &[&before, &state, &operation, &limit, &filter.task]).await?,
     };
     rows.iter().map(record).collect()
 }
@@ -275,6 +278,11 @@ pub(super) fn cause(row: &Row, index: usize) -> Result<Option<Cause>, Fault> {
 /// The digest in a column.
 pub(super) fn digest(row: &Row, index: usize) -> Result<Digest, Fault> {
     required(row, index, |bytes: Vec<u8>| bytes.try_into().ok().map(Digest))
+}
+
+/// The digest in a column that may be empty.
+pub(super) fn digest_or_none(row: &Row, index: usize) -> Result<Option<Digest>, Fault> {
+    optional(row, index, |bytes: Vec<u8>| bytes.try_into().ok().map(Digest))
 }
 
 /// The count in a column.

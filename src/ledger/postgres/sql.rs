@@ -10,7 +10,9 @@ pub(super) const LEASE: &str = "UPDATE takeback.owner \
      WHERE id = $1 AND lease_until > clock_timestamp() RETURNING id";
 
 pub(super) const SUBJECTS: &str = "SELECT id, version, state, attempt, principal, digest, spent_ms, \
-     spent_nonce, before FROM takeback.entry WHERE id = ANY($1) ORDER BY id FOR UPDATE";
+     spent_nonce, before, mark, undo_mark, CASE WHEN state = 7 THEN \
+     (SELECT h.why FROM takeback.history h WHERE h.seq = version) END \
+     FROM takeback.entry WHERE id = ANY($1) ORDER BY id FOR UPDATE";
 
 pub(super) const SPEND: &str = "INSERT INTO takeback.spent (expires_ms, nonce) \
      SELECT t.expires_ms, t.nonce FROM unnest($1::int8[], $2::bytea[]) AS t(expires_ms, nonce) \

@@ -387,7 +387,10 @@ impl Writer {
         for write in doubt.writes {
             match write {
                 // Their attempts are nobody's, or were made unknown with the rest of ours.
-                Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => refuse(write, error),
+                Write::Begin(..)
+                | Write::Heartbeat(..)
+                | Write::Settle(..)
+                | Write::TookBack(..) => refuse(write, error),
                 Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => {
                     kept.push(write);
                 }
