@@ -10,6 +10,7 @@ mod reads;
 mod replicas;
 #[path = "../../tests/it/support/postgres.rs"]
 mod server;
+mod servers;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -222,7 +222,7 @@ impl Queue {
                 let was = touched.insert(entry, is_finish);
                 is_free &= was.is_none_or(|was| was && is_finish);
             }
-            if !is_free {
+            if !is_free && !writes.is_empty() {
                 break;
             }
             if let Write::Finish(finish, ..) = write

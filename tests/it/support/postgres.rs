@@ -8,6 +8,7 @@
 #![allow(dead_code, unreachable_pub, reason = "no user of this file uses all of it")]
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -61,6 +62,18 @@ impl Server {
 
     pub fn start_again(&self, settings: &[&str]) {
         start(self.folder.path(), settings);
+    }
+
+    /// Ends it in order; its data stay.
+    pub fn stop(&self) {
+        let mut command = run_as_owner("pg_ctl");
+        expect(command.args(["stop", "-s", "-m", "fast", "-D"]).arg(self.data()));
+    }
+
+    /// Gives a file to the user that the server runs as, for its eyes only.
+    pub fn own(&self, path: &Path) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        give(path);
     }
 
     pub fn folder(&self) -> &Path {
@@ -190,13 +203,18 @@ fn url(folder: &Path, database: &str) -> String {
 
 /// Makes an empty cluster in a folder, whose owner runs the server.
 fn make(folder: &Path) {
-    if is_root() {
-        let status = Command::new("chown").arg("postgres").arg(folder).status().unwrap();
-        assert!(status.success(), "the user `postgres` comes with the package `postgresql`");
-    }
+    give(folder);
     let mut command = run_as_owner("initdb");
     command.args(["-A", "trust", "-U", "takeback", "--no-sync", "--locale=C", "-E", "UTF8", "-D"]);
     expect(command.arg(folder.join("data")));
+}
+
+/// Gives a file or folder to the user that the server runs as.
+fn give(path: &Path) {
+    if is_root() {
+        let status = Command::new("chown").arg("postgres").arg(path).status().unwrap();
+        assert!(status.success(), "the user `postgres` comes with the package `postgresql`");
+    }
 }
 
 fn start(folder: &Path, settings: &[&str]) {
