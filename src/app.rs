@@ -40,7 +40,7 @@ use crate::admit::Places;
 use crate::call::payload::Budget;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
+use crate::ledger::{Filter, Ledger, OpenError, Options, Place, ReadOnly, Recovered};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
@@ -69,10 +69,10 @@ pub enum AppError {
     #[error("the data port cannot be opened")]
     Bind(#[source] BindError),
     /// The ledger.
-    #[error("the ledger {} cannot be opened", path.display())]
+    #[error("the ledger {place} cannot be opened")]
     Ledger {
-        /// Its path.
-        path: PathBuf,
+        /// Its path or address.
+        place: Place,
         /// Why.
         source: OpenError,
     },
@@ -224,7 +224,7 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         stop: Arc::clone(&stop),
         control: Some(control),
     };
-    match build(config, clock, metrics, &health, tasks) {
+    match build(config, clock, metrics, &health, tasks, &stop) {
         Ok(built) => {
             let Built { parts, data, admin } = built;
             let running = running(data, admin);
@@ -261,12 +261,10 @@ fn build(
     metrics: Metrics,
     health: &Health,
     tasks: Tasks,
+    stop: &watch::Sender<Stop>,
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
-    let opened = Embedded::open(&config.ledger, Options::default(), clock.now_ms());
-    let (store, recovered) =
-        opened.map_err(|source| AppError::Ledger { path: config.ledger.clone(), source })?;
-    let ledger = Ledger::Embedded(store);
+    let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
     health.ledger(Ok(()));
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
@@ -281,6 +279,30 @@ fn build(
     }
     built
 }
+
+/// Opens the ledger. A database that cannot be reached is waited for: it may start later than its
+/// clients, and a restart of this process would not bring it nearer.
+fn open_ledger(
+    place: &Place,
+    clock: &Clock,
+    stop: &watch::Sender<Stop>,
+) -> Result<(Ledger, Recovered), AppError> {
+    let mut pause = OPEN_AGAIN.0;
+    loop {
+        match Ledger::open(place, Options::default(), clock.now_ms()) {
+            Ok(opened) => return Ok(opened),
+            Err(error) if error.is_temporary() && *stop.borrow() == Stop::No => {
+                tracing::warn!(%place, %error, "the start waits for the ledger");
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(OPEN_AGAIN.1);
+            }
+            Err(source) => return Err(AppError::Ledger { place: place.clone(), source }),
+        }
+    }
+}
+
+/// Between two attempts to reach the ledger's database: from the first, doubling, to the second.
+const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Steps 3 to 5 of the start.
 fn build_on(
@@ -317,6 +339,10 @@ fn build_on(
         tasks: tasks.clone(),
         mcp: McpState::default(),
     });
+    if config.ledger.file().is_none() {
+        make_folder(&config.admin_listen)
+            .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    }
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
     let limits = server::Limits {
@@ -380,8 +406,19 @@ fn build_on(
     Ok(Built { parts, data, admin: config.admin_listen })
 }
 
+/// Makes the folder of a socket that lies beside no ledger, for the owner alone.
+fn make_folder(socket: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The newest time that the ledger knows, or 0: time does not start before it.
-fn newest_ms(ledger: &Path) -> i64 {
+fn newest_ms(ledger: &Place) -> i64 {
     let filter = Filter { limit: 1, ..Filter::default() };
     let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
     let records = newest.unwrap_or_default();

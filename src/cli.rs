@@ -23,7 +23,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::app;
-use crate::config::{Config, Places, Sources};
+use crate::config::{Config, PASSWORD, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
 use crate::policy::JSON_SCHEMA;
@@ -101,8 +101,9 @@ struct RunArgs {
     /// The Unix socket of the admin API [default: the ledger's path and .sock]
     #[arg(long, value_name = "PATH")]
     admin_listen: Option<String>,
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// A path that speaks MCP; may be given several times [default: /mcp]
     #[arg(long = "mcp-path", value_name = "PATH")]
@@ -416,8 +417,9 @@ Each call is an ordinary one: it is confirmed where its own class asks for it, r
 /// Which ledger.
 #[derive(Debug, Args)]
 struct PlaceArgs {
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// The sidecar's file of settings
     #[arg(long, value_name = "FILE")]
@@ -578,7 +580,8 @@ fn sources(
 ) -> Result<Sources, Failure> {
     let environment: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| {
-            let name = name.into_string().ok().filter(|name| name.starts_with("TAKEBACK_"))?;
+            let is_ours = |name: &String| name.starts_with("TAKEBACK_") || name == PASSWORD;
+            let name = name.into_string().ok().filter(is_ours)?;
             Some((name, value.to_string_lossy().into_owned()))
         })
         .collect();

@@ -25,11 +25,12 @@ use crate::contract::class::Mode;
 use crate::contract::json::MAX_TEXT;
 use crate::http::headers as own_headers;
 use crate::http::target::oddity;
+use crate::ledger::{Address, Place};
 use crate::mcp::answer::Reports;
 use crate::pipeline::CallRoute;
 use crate::upstream::Authority;
 
-pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, Sources};
+pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, PASSWORD, Sources};
 use given::{Reader, shown};
 
 /// The longest path of a Unix socket that Linux takes, in bytes; short of 108 by the end mark and
@@ -45,15 +46,17 @@ pub struct Config {
     /// Prometheus exporters use.
     pub telemetry_listen: SocketAddr,
     /// The Unix socket of the admin API. Default: the ledger's path and `.sock`, so that whoever may
-    /// read the ledger finds it, and nobody else reaches it.
+    /// read the ledger finds it, and nobody else reaches it. With a database for a ledger it is
+    /// `takeback-data/admin.sock`.
     pub admin_listen: PathBuf,
     /// The gateway.
     pub upstream: UpstreamConfig,
     /// The folder of policy files. No default: nothing is served under no policy.
     pub policies: PathBuf,
-    /// The ledger's file. Default `takeback-data/ledger.db` in the working directory: a folder of
-    /// its own, because three more files and the socket lie beside it.
-    pub ledger: PathBuf,
+    /// The ledger: a file, or the URL of a PostgreSQL database. Default `takeback-data/ledger.db` in
+    /// the working directory: a folder of its own, because three more files and the socket lie beside
+    /// it. The password of a database may stand in `PGPASSWORD`.
+    pub ledger: Place,
     /// MCP.
     pub mcp: McpConfig,
     /// Whether the rules stop calls. Default `enforce`.
@@ -156,8 +159,8 @@ pub struct DrainConfig {
 /// Where the ledger and the admin socket of a sidecar are: what the other commands need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// The ledger's file.
-    pub ledger: PathBuf,
+    /// The ledger.
+    pub ledger: Place,
     /// The admin socket.
     pub admin_listen: PathBuf,
     /// Where agents connect.
@@ -239,16 +242,19 @@ fn address(reader: &mut Reader, member: &'static str, default: SocketAddr) -> So
 
 fn places(reader: &mut Reader) -> Places {
     let listen = address(reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
-    let is_remote = |text: &str| text.starts_with("postgres:") || text.starts_with("postgresql:");
     let ledger = match reader.text("ledger") {
-        Some((origin, text)) if is_remote(&text) => {
-            let what = "`ledger` is a PostgreSQL address, which is not supported yet";
-            reader.error(origin, what, "give the path of a file");
-            None
+        Some((origin, text)) if Place::is_remote(&text) => {
+            match Address::parse(&text, reader.password()) {
+                Ok(address) => Some(Place::Postgres(Box::new(address))),
+                Err(error) => {
+                    reader.error(origin, format!("`ledger` {error}"), error.help());
+                    None
+                }
+            }
         }
-        _ => reader.path("ledger"),
+        _ => reader.path("ledger").map(Place::File),
     };
-    let ledger = ledger.unwrap_or_else(|| PathBuf::from("takeback-data/ledger.db"));
+    let ledger = ledger.unwrap_or_else(|| Place::File(PathBuf::from("takeback-data/ledger.db")));
     let admin_listen = match reader.text("admin_listen") {
         Some((origin, text)) if text.parse::<SocketAddr>().is_ok() => {
             let what = "`admin_listen` is a network address, which is not supported yet: \
@@ -263,7 +269,10 @@ fn places(reader: &mut Reader) -> Places {
             Some(rest) => PathBuf::from(rest),
             None => path,
         },
-        None => beside(&ledger),
+        None => match &ledger {
+            Place::File(path) => beside(path),
+            Place::Postgres(_) => PathBuf::from("takeback-data/admin.sock"),
+        },
     };
     if admin_listen.as_os_str().len() > MAX_SOCKET_PATH {
         let origin = reader.list("admin_listen").map_or(Origin::Nowhere, |given| given.origin);

@@ -26,7 +26,6 @@ pub mod listen;
 pub mod policy;
 mod undo;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -41,7 +40,7 @@ use tokio::sync::{Mutex, mpsc};
 use crate::contract::class::Outcome;
 use crate::contract::json::{Doc, Kind};
 use crate::contract::key::{EntryId, OperationId};
-use crate::ledger::{Filter, LedgerError, OpenError, ReadOnly, State as EntryState};
+use crate::ledger::{Filter, LedgerError, OpenError, Place, ReadOnly, State as EntryState};
 use crate::pipeline::Shared;
 use crate::pipeline::reconcile::{Reconciled, reconcile_once};
 use crate::upstream::Upstream;
@@ -65,8 +64,8 @@ pub struct Admin {
     pub shared: Arc<Shared>,
     /// Connections for lookups; those of calls belong to the workers.
     pub upstream: Upstream,
-    /// The ledger's file, for reading beside its writer.
-    pub ledger: PathBuf,
+    /// Where the ledger is, for reading beside its writer.
+    pub ledger: Place,
     /// One run of lookups at a time: two would ask everything twice.
     pub reconciling: Mutex<()>,
     /// What is known of the policy's files.
@@ -200,9 +199,9 @@ async fn read<T: Send + 'static>(
     admin: &Admin,
     read: impl FnOnce(&ReadOnly) -> Result<T, LedgerError> + Send + 'static,
 ) -> Result<T, Failure> {
-    let path = admin.ledger.clone();
+    let place = admin.ledger.clone();
     let reading = tokio::task::spawn_blocking(move || -> Result<T, Failure> {
-        Ok(read(&ReadOnly::open(&path)?)?)
+        Ok(read(&ReadOnly::open(place)?)?)
     });
     reading.await.map_err(|_| Failure {
         status: StatusCode::INTERNAL_SERVER_ERROR,

@@ -229,6 +229,7 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
     let mut ticks = tokio::time::interval(UPKEEP);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut commits = None;
+    let mut recovered = 0;
     loop {
         ticks.tick().await;
         shared.metrics.upkeep();
@@ -250,7 +251,10 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
             }
             health.ledger(result);
         }
-        commits = Some(shared.ledger.stats().commits);
+        let stats = shared.ledger.stats();
+        commits = Some(stats.commits);
+        common.ledger_recovered.increment(stats.recovered.saturating_sub(recovered));
+        recovered = stats.recovered;
         match shared.ledger.counts().await {
             Ok(counts) => {
                 let tallies = [counts.begun, counts.unknown, counts.waiting];

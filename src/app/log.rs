@@ -1,8 +1,8 @@
 //! The process's log: one line per event on standard error, JSON unless a person looks.
 //!
 //! `TAKEBACK_LOG` is a filter as `tracing-subscriber` reads it (`info`, `debug`,
-//! `takeback::pipeline=debug`). Default `info`. The HTTP libraries stay silent whatever it says: their
-//! debug lines hold header values.
+//! `takeback::pipeline=debug`). Default `info`. Some libraries stay silent whatever it says: their
+//! debug lines hold header values and parameters of statements.
 
 use std::io::IsTerminal as _;
 
@@ -13,8 +13,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// The variable of the filter.
 pub const VARIABLE: &str = "TAKEBACK_LOG";
 
-/// Libraries whose lines hold what must not be logged.
-const SILENT: [&str; 4] = ["axum", "h2", "hyper", "hyper_util"];
+/// Libraries whose lines hold what must not be logged: header values, a statement's parameters.
+const SILENT: [&str; 6] =
+    ["axum", "h2", "hyper", "hyper_util", "postgres_protocol", "tokio_postgres"];
 
 /// Starts the log of the process, once; a second call does nothing.
 pub fn init() {

@@ -93,6 +93,12 @@ impl From<DemoError> for Failure {
 /// The exit code of a ledger that does not open, and what to do.
 pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
     match error {
+        OpenError::Absent => (DATA, "a sidecar makes one when it starts with this --ledger"),
+        OpenError::Database(_) => (
+            CONFIG,
+            "are user, password and database right, and is the server's certificate one that \
+             `sslrootcert` or the system trusts?",
+        ),
         OpenError::Damaged(_) | OpenError::Foreign => {
             (DATA, "keep the file for an inquiry, and give another --ledger")
         }
@@ -104,6 +110,7 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
         OpenError::Newer { .. } | OpenError::Older { .. } => (DATA, ""),
         OpenError::Random => (SYSTEM, ""),
         OpenError::Sql(_) | OpenError::Unusable(_) => (IO, ""),
+        OpenError::Unreachable(_) => (UNAVAILABLE, "does the database run, and at this address?"),
     }
 }
 

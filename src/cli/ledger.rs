@@ -1,13 +1,11 @@
 //! `takeback ledger`: reading a ledger, beside a running sidecar or without one.
 
-use std::path::Path;
-
 use super::exit::{self, Failure, chain, open_error, with_help};
 use super::out::{self, Cell, Colour};
 use super::{Format, entry_id};
 use crate::admin::entries::{EntryJson, ShownJson, time};
 use crate::contract::key::OperationId;
-use crate::ledger::{Filter, OpenError, ReadOnly, Record, Shown, State};
+use crate::ledger::{Filter, OpenError, Place, ReadOnly, Record, Shown, State};
 
 /// What `ledger list` shows.
 #[derive(Clone, Debug)]
@@ -19,23 +17,24 @@ pub(super) struct List<'a> {
     pub(super) format: Format,
 }
 
-fn open(path: &Path) -> Result<ReadOnly, Failure> {
-    if let Err(error) = std::fs::metadata(path)
+fn open(place: &Place) -> Result<ReadOnly, Failure> {
+    if let Some(path) = place.file()
+        && let Err(error) = std::fs::metadata(path)
         && error.kind() == std::io::ErrorKind::NotFound
     {
-        let message = format!("there is no ledger at {}", path.display());
+        let message = format!("there is no ledger at {place}");
         let help = "a sidecar makes one when it starts; point at it with --ledger FILE, \
                     TAKEBACK_LEDGER or --config FILE";
         return Err(Failure::new(exit::DATA, with_help(&message, help)));
     }
-    ReadOnly::open(path).map_err(|error| {
+    ReadOnly::open(place).map_err(|error| {
         let (code, help) = match &error {
             OpenError::Io(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 (exit::PERMISSION, "the ledger belongs to the user that the sidecar runs as")
             }
             _ => open_error(&error),
         };
-        let message = format!("the ledger {} cannot be read: {}", path.display(), chain(&error));
+        let message = format!("the ledger {place} cannot be read: {}", chain(&error));
         Failure::new(code, with_help(&message, help))
     })
 }
@@ -45,7 +44,7 @@ fn unreadable(error: crate::ledger::LedgerError) -> Failure {
 }
 
 /// Lists entries, newest first.
-pub(super) fn list(path: &Path, asked: &List<'_>) -> Result<u8, Failure> {
+pub(super) fn list(place: &Place, asked: &List<'_>) -> Result<u8, Failure> {
     let state = asked.state.map(|state| {
         State::from_name(state).ok_or_else(|| {
             let states: Vec<&str> = State::ALL.iter().map(|state| state.as_str()).collect();
@@ -64,7 +63,7 @@ pub(super) fn list(path: &Path, asked: &List<'_>) -> Result<u8, Failure> {
         before: None,
         limit: asked.limit,
     };
-    let records = open(path)?.list(&filter).map_err(unreadable)?;
+    let records = open(place)?.list(&filter).map_err(unreadable)?;
     match asked.format {
         Format::Json => {
             for record in &records {
@@ -104,11 +103,11 @@ fn colour(state: State) -> Colour {
 }
 
 /// Shows one entry and its history.
-pub(super) fn show(path: &Path, entry: &str, format: Format) -> Result<u8, Failure> {
+pub(super) fn show(place: &Place, entry: &str, format: Format) -> Result<u8, Failure> {
     let id = entry_id(entry)?;
-    let shown = open(path)?.show(id).map_err(unreadable)?;
+    let shown = open(place)?.show(id).map_err(unreadable)?;
     let shown = shown.ok_or_else(|| {
-        let message = format!("the ledger {} has no entry {id}", path.display());
+        let message = format!("the ledger {place} has no entry {id}");
         Failure::new(exit::DATA, with_help(&message, "`takeback ledger list` shows those it has"))
     })?;
     match format {

@@ -58,6 +58,9 @@ const NOT_YET: &[(&str, &str)] = &[
     ("upstream.server_name", "TLS to the upstream"),
 ];
 
+/// The variable of a database's password, as every client of PostgreSQL reads it.
+pub const PASSWORD: &str = "PGPASSWORD";
+
 /// Variables that are read elsewhere.
 const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG"];
 
@@ -134,7 +137,7 @@ pub struct Sources {
     /// Flags: the setting's name, the flag as it is written, and its value. A list's flag is given
     /// once per element.
     pub flags: Vec<(&'static str, &'static str, String)>,
-    /// The process's environment; only `TAKEBACK_*` is looked at.
+    /// The process's environment; only `TAKEBACK_*` and `PGPASSWORD` are looked at.
     pub environment: Vec<(String, String)>,
     /// The file, and its text.
     pub file: Option<(PathBuf, String)>,
@@ -158,10 +161,11 @@ pub(super) struct Given {
 }
 
 /// The settings that were given, and the faults so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Reader {
     given: HashMap<&'static str, Given>,
     folder: Option<PathBuf>,
+    password: Option<String>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<String>,
 }
@@ -187,6 +191,10 @@ impl Reader {
         let variables: Vec<(String, &'static str)> =
             MEMBERS.iter().map(|member| (variable(member), *member)).collect();
         for (name, value) in environment {
+            if name == PASSWORD {
+                self.password = Some(value);
+                continue;
+            }
             if !name.starts_with("TAKEBACK_") || OTHER_VARIABLES.contains(&name.as_str()) {
                 continue;
             }
@@ -208,6 +216,11 @@ impl Reader {
             let given = Given { origin: Origin::Environment(name), values };
             self.given.entry(member).or_insert(given);
         }
+    }
+
+    /// The password of a database, where its URL holds none.
+    pub(super) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
     }
 
     /// An unknown variable is no error: Kubernetes sets some of this form for a Service called

@@ -22,6 +22,8 @@ mod clocks;
 mod commands;
 /// Processes that die, disks that fail, and the end.
 mod crash;
+/// Ledgers in a database.
+mod database;
 /// The guided run of the binary.
 mod demo;
 /// The example's policy, and Stripe's variants.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::ledger::Reason;
 
-use super::command::Failure;
+use super::super::desk::command::Failure;
 use super::{OpenError, Options};
 
 /// Marks a SQLite file as a ledger of ours ("tkbk").

@@ -8,23 +8,23 @@ use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{Counts, Filter, LedgerError, Reason, Record, Shown, Tally};
 
-use super::command::Failure;
+use super::super::desk::command::Failure;
 use super::{OpenError, file, rows};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
 #[derive(Debug)]
-pub struct ReadOnly {
+pub(in crate::ledger) struct FileReader {
     conn: Connection,
 }
 
-impl ReadOnly {
+impl FileReader {
     /// Opens the ledger at `path`; makes nothing.
     ///
     /// # Errors
     ///
     /// See [`OpenError`]; never [`OpenError::Locked`].
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub(in crate::ledger) fn open(path: &Path) -> Result<Self, OpenError> {
         Ok(Self { conn: file::open_read_only(path)? })
     }
 
@@ -33,7 +33,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
+    pub(in crate::ledger) fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
         rows::list(&self.conn, filter).map_err(unreadable)
     }
 
@@ -42,7 +42,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn show(&self, entry: EntryId) -> Result<Option<Shown>, LedgerError> {
+    pub(in crate::ledger) fn show(&self, entry: EntryId) -> Result<Option<Shown>, LedgerError> {
         let read = || {
             let Some(record) = rows::record_of(&self.conn, entry)? else {
                 return Ok(None);
@@ -58,7 +58,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+    pub(in crate::ledger) fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         rows::unknowns(&self.conn, limit).map_err(unreadable)
     }
 
@@ -67,7 +67,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn counts(&self) -> Result<Counts, LedgerError> {
+    pub(in crate::ledger) fn counts(&self) -> Result<Counts, LedgerError> {
         self.read_counts().map_err(unreadable)
     }
 

@@ -11,51 +11,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use crate::contract::class::Outcome;
 use crate::contract::key::{Digest, EntryId, Key};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{
-    Begun, Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Settled, Stored, Stranger,
-};
+use crate::ledger::{Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
+use super::super::desk::command::{Done, Settle, TookBack};
 use super::finder::{Finder, Trace};
 use super::rows::{self, prior_columns};
-
-/// What became of a write, before it is committed.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// A begin.
-    Begun(Begun),
-    /// Something, and nobody needs more.
-    Written,
-    /// No such entry; nothing written.
-    NotFound,
-    /// The entry cannot be settled; nothing written.
-    NotUnknown(State),
-    /// The states do not allow it; nothing written.
-    Refused,
-    /// A decision.
-    Settled(Settled),
-}
-
-/// The decision of a lookup or of a person.
-#[derive(Debug)]
-pub(super) struct Settle {
-    pub(super) entry: EntryId,
-    pub(super) outcome: Outcome,
-    pub(super) who: String,
-    pub(super) why: String,
-    pub(super) now_ms: i64,
-}
-
-/// A call that was made to take an entry back, and did.
-#[derive(Debug)]
-pub(super) struct TookBack {
-    pub(super) entry: EntryId,
-    pub(super) by: EntryId,
-    pub(super) who: String,
-    pub(super) now_ms: i64,
-}
 
 /// The store: the connection, and what must be known without asking it.
 #[derive(Debug)]

@@ -21,12 +21,13 @@ use tokio::sync::oneshot;
 
 use crate::ledger::{Begun, LedgerError, Reason};
 
-use super::command::{
-    Command, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
+use super::super::desk::Shared;
+use super::super::desk::command::{
+    Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
+use super::Options;
 use super::file::{self, Identity};
-use super::store::{Done, Store};
-use super::{Options, Shared};
+use super::store::Store;
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -289,7 +290,7 @@ impl Writer {
             Write::Begin(begin, ..) => {
                 self.shared.note_time(begin.now_ms);
                 #[cfg(test)]
-                if begin.target == super::tests::POISON {
+                if begin.target == crate::ledger::tests::POISON {
                     store.begin(begin)?;
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }

@@ -13,6 +13,8 @@ use super::{Agent, wait};
 pub struct Home {
     directory: tempfile::TempDir,
     pub upstream: SocketAddr,
+    /// The ledger's URL, if it is no file.
+    url: Option<String>,
 }
 
 impl Home {
@@ -20,7 +22,17 @@ impl Home {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("policies")).unwrap();
         std::fs::write(directory.path().join("policies/test.yaml"), policy).unwrap();
-        Self { directory, upstream }
+        Self { directory, upstream, url: None }
+    }
+
+    /// As [`new`](Self::new), with its ledger in a database.
+    pub fn on_database(policy: &str, upstream: SocketAddr, url: String) -> Self {
+        Self { url: Some(url), ..Self::new(policy, upstream) }
+    }
+
+    /// Where its ledger is, as a flag says it.
+    fn place(&self) -> String {
+        self.url.clone().unwrap_or_else(|| self.ledger().to_str().unwrap().to_owned())
     }
 
     pub fn ledger(&self) -> PathBuf {
@@ -66,12 +78,22 @@ impl Home {
             .arg(self.directory.path().join("policies"))
             .args(["--listen", &data.to_string()])
             .args(["--telemetry-listen", &telemetry.to_string()])
-            .arg("--ledger")
-            .arg(self.ledger())
+            .args(["--ledger", &self.place()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(self.directory.path().join("log")).unwrap());
+        if self.url.is_some() {
+            let socket = format!("{}.sock", self.ledger().display());
+            command.args(["--admin-listen", &socket]);
+        }
         (command, data, telemetry)
+    }
+
+    /// Starts it and does not wait until it serves.
+    pub fn launch(&self) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        let child = command.process_group(0).spawn().unwrap();
+        Process { child, data, telemetry, ledger: self.ledger() }
     }
 
     pub fn start(&self) -> Process {
@@ -112,7 +134,7 @@ impl Home {
     pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_takeback"))
             .args(arguments)
-            .args(["--ledger", self.ledger().to_str().unwrap()])
+            .args(["--ledger", &self.place()])
             .output()
             .unwrap();
         let text = [output.stdout, output.stderr].concat();

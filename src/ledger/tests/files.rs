@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn h5_a_second_writer_is_locked_out_until_the_first_closes() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     let second = Embedded::open(&bench.path(), Options::default(), 1);
     assert!(matches!(second, Err(OpenError::Locked)));
 
@@ -18,8 +18,8 @@ async fn h5_a_second_writer_is_locked_out_until_the_first_closes() {
 
 #[tokio::test]
 async fn h5_a_link_to_a_ledger_is_the_same_ledger() {
-    let bench = Bench::new();
-    let link = bench.folder.path().join("link.db");
+    let bench = Bench::new(Store::Embedded);
+    let link = bench.folder().join("link.db");
     std::os::unix::fs::symlink(bench.path(), &link).unwrap();
 
     let second = Embedded::open(&link, Options::default(), 1);
@@ -30,7 +30,7 @@ async fn h5_a_link_to_a_ledger_is_the_same_ledger() {
 #[tokio::test]
 async fn folder_and_file_are_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     bench.started(&Call::default()).await;
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(bench.path().parent().unwrap()), 0o700);
@@ -42,18 +42,8 @@ async fn folder_and_file_are_for_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn the_sealing_key_is_made_once() {
-    let mut bench = Bench::new();
-    let key = bench.ledger.sealing_key();
-    assert_ne!(key, [0; 32]);
-    bench.restart().await;
-    assert_eq!(bench.ledger.sealing_key(), key);
-    assert_ne!(Bench::new().ledger.sealing_key(), key);
-}
-
-#[tokio::test]
 async fn files_of_other_versions_and_kinds_are_refused() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     bench.ledger.close().await;
     let change = |sql: &str| {
         rusqlite::Connection::open(bench.path()).unwrap().execute_batch(sql).unwrap();
@@ -62,7 +52,7 @@ async fn files_of_other_versions_and_kinds_are_refused() {
     change("PRAGMA user_version = 2");
     let newer = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
     assert!(matches!(newer, OpenError::Newer { found: 2, known: 1 }));
-    assert!(matches!(ReadOnly::open(&bench.path()), Err(OpenError::Newer { .. })));
+    assert!(matches!(ReadOnly::open(bench.path()), Err(OpenError::Newer { .. })));
     change("PRAGMA user_version = 0");
     let older = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
     assert!(matches!(older, OpenError::Older { found: 0, known: 1 }));
@@ -74,7 +64,7 @@ async fn files_of_other_versions_and_kinds_are_refused() {
 #[tokio::test]
 async fn h6_a_damaged_file_is_refused_at_the_start() {
     use std::os::unix::fs::FileExt as _;
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     for digest in 0..100 {
         bench.accepted(&Call { digest, ..Call::default() }).await;
     }
@@ -92,7 +82,7 @@ async fn h6_a_damaged_file_is_refused_at_the_start() {
 #[tokio::test]
 async fn h1_begins_are_refused_before_finishes_when_the_limit_is_near() {
     let cap = 1024 * 1024;
-    let bench = Bench::with(Options { size_cap_bytes: Some(cap) });
+    let bench = Bench::with(Store::Embedded, Options { size_cap_bytes: Some(cap), lease: None });
     let open = bench.started(&Call { digest: 255, ..Call::default() }).await;
     let mut refused = None;
     for round in 0..5_000_u64 {
@@ -121,7 +111,7 @@ async fn h1_begins_are_refused_before_finishes_when_the_limit_is_near() {
 
 #[tokio::test]
 async fn a_removed_file_refuses_writes_until_it_is_back() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     let call = Call { digest: 1, ..Call::default() };
     let kept = bench.started(&call).await;
     let folder = bench.path().parent().unwrap().to_owned();
@@ -145,7 +135,7 @@ async fn a_removed_file_refuses_writes_until_it_is_back() {
 
 #[tokio::test]
 async fn another_ledger_or_an_older_copy_at_the_path_is_refused() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     bench.started(&Call { digest: 1, ..Call::default() }).await;
     let folder = bench.path().parent().unwrap().to_owned();
     let snapshot = folder.with_file_name("snapshot");
@@ -155,7 +145,7 @@ async fn another_ledger_or_an_older_copy_at_the_path_is_refused() {
     copy.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
     drop(copy);
     bench.started(&Call { digest: 2, ..Call::default() }).await;
-    let other = Bench::new();
+    let other = Bench::new(Store::Embedded);
     other.ledger.close().await;
     let replaced = Err(LedgerError::Unavailable(Reason::Replaced));
 
@@ -174,36 +164,8 @@ async fn another_ledger_or_an_older_copy_at_the_path_is_refused() {
 }
 
 #[tokio::test]
-async fn lists_are_newest_first_filtered_and_paged() {
-    let bench = Bench::new();
-    let mut entries = Vec::new();
-    for digest in 0..6 {
-        let entry = bench.started(&Call { digest, ..Call::default() }).await;
-        if digest % 2 == 0 {
-            bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await.unwrap();
-        }
-        entries.insert(0, entry);
-    }
-    let read = bench.read();
-    let ids = |filter: Filter| -> Vec<EntryId> {
-        read.list(&filter).unwrap().into_iter().map(|record| record.prior.entry).collect()
-    };
-    let all = Filter { limit: 100, ..Filter::default() };
-
-    assert_eq!(ids(all.clone()), entries);
-    assert_eq!(ids(Filter { limit: 2, before: Some(entries[1]), ..all.clone() }), entries[2..4]);
-    let begun = Filter { state: Some(State::Begun), ..all.clone() };
-    assert_eq!(ids(begun), [entries[0], entries[2], entries[4]]);
-    let other = Filter { operation: OperationId::new("other"), ..all };
-    assert_eq!(ids(other), []);
-    let counts = bench.ledger.counts().await.unwrap();
-    assert_eq!((counts.begun.count, counts.begun.oldest_ms), (3, Some(2_000)));
-    assert_eq!(counts.unknown.oldest_ms, None);
-}
-
-#[tokio::test]
 async fn the_views_name_every_state_and_show_ids_and_times_as_text() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     let entry = bench.started(&Call { key: Some("k1"), ..Call::default() }).await;
     let conn = rusqlite::Connection::open(bench.path()).unwrap();
     for state in State::ALL {
@@ -232,7 +194,7 @@ async fn the_views_name_every_state_and_show_ids_and_times_as_text() {
 
 #[tokio::test]
 async fn h4_a_log_cut_anywhere_keeps_all_that_was_committed_before_the_cut() {
-    let bench = Bench::new();
+    let bench = Bench::new(Store::Embedded);
     let mut sizes = Vec::new();
     let beside = |path: &Path, suffix: &str| -> PathBuf {
         let mut name = path.as_os_str().to_owned();
@@ -272,13 +234,45 @@ async fn h4_a_log_cut_anywhere_keeps_all_that_was_committed_before_the_cut() {
 }
 
 #[tokio::test]
-async fn a_reader_beside_the_writer_sees_what_is_on_disk() {
-    let bench = Bench::new();
-    let read = bench.read();
-    let entry = bench.started(&Call::default()).await;
+async fn h2_sixty_four_begins_beside_a_long_reader_are_all_there() {
+    let bench = Bench::new(Store::Embedded);
+    bench.accepted(&Call { digest: 200, ..Call::default() }).await;
+    let reader = rusqlite::Connection::open(bench.path()).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    let count = |conn: &rusqlite::Connection| -> i64 {
+        conn.query_row("SELECT count(*) FROM entry", [], |row| row.get(0)).unwrap()
+    };
+    let seen = count(&reader);
 
-    assert_eq!(read.show(entry).unwrap().unwrap().record.prior.state, State::Begun);
-    bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await.unwrap();
-    assert_eq!(read.show(entry).unwrap().unwrap().record.prior.state, State::Accepted);
-    assert_eq!(read.show(new_id()).unwrap(), None);
+    let begins: Vec<_> = (0..64)
+        .map(|digest| {
+            let ledger = bench.ledger.clone();
+            let begin = Call { digest, ..Call::default() }.begin();
+            async move { ledger.begin(begin).await.unwrap() }
+        })
+        .collect();
+    let outcomes = together(begins).await;
+
+    assert!(outcomes.iter().all(|outcome| *outcome == Begun::Started { attempt: 1 }));
+    assert_eq!(count(&reader), seen, "the reader's transaction is still its own");
+    reader.execute_batch("COMMIT").unwrap();
+    assert_eq!(count(&reader), 65);
+}
+
+#[tokio::test]
+async fn a_begin_whose_commit_failed_after_it_reached_the_disk_is_withdrawn() {
+    let bench = Bench::new(Store::Embedded);
+    let call = Call::default();
+    let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
+    bench.faults().after.store(1, Ordering::SeqCst);
+
+    let refused = bench.ledger.begin(Begin { spend, ..call.begin() }).await;
+    bench.ledger.heartbeat(5_000).await.unwrap();
+
+    assert_eq!(refused, Err(LedgerError::Unavailable(Reason::Io)));
+    let prior = bench.only().prior;
+    assert_eq!((prior.state, prior.cause), (State::Rejected, Some(Cause::NotSent)));
+    assert_eq!(bench.state(&call).await, None, "nothing of it happened");
+    let again = Begin { spend, ..bench.judged(&call).await };
+    assert_eq!(bench.ledger.begin(again).await, Ok(Begun::Started { attempt: 1 }));
 }

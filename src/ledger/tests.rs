@@ -1,21 +1,25 @@
-//! The store under its interface, on real files.
+//! Both stores under their interface: on real files, and in a real PostgreSQL.
+//!
+//! A test that takes a [`Store`] runs on both; [`on_both_stores`] makes one of each.
 
 mod attempts;
 mod faults;
 mod files;
 mod model;
+mod reads;
+mod replicas;
+#[path = "../../tests/it/support/postgres.rs"]
+mod server;
+mod servers;
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::command::Failure;
+use super::desk::command::Failure;
+use super::desk::{PENDING, PENDING_BYTES};
 use super::*;
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, Key, OperationId};
-use crate::ledger::entry::{Cause, State};
-use crate::ledger::{
-    Answer, Expected, Filter, Guard, Ledger, MAX_ANSWER, Principal, Spend, Stranger,
-};
 
 /// Commits that fail on purpose.
 #[derive(Debug, Default)]
@@ -42,42 +46,91 @@ fn take(left: &AtomicU8) -> Result<(), Failure> {
 /// The target of a begin that fails in SQL.
 pub(super) const POISON: &str = "poison";
 
+/// Makes a test for each store of functions that take one.
+macro_rules! on_both_stores {
+    ($($name:ident),+ $(,)?) => {
+        mod embedded {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Store::Embedded).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Store::Postgres).await;
+            })+
+        }
+    };
+}
+use on_both_stores;
+
+/// Which store a test is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    Embedded,
+    Postgres,
+}
+
+/// What a ledger lies in; goes with it.
+enum Home {
+    Database(server::Database),
+    Folder(tempfile::TempDir),
+}
+
 struct Bench {
-    folder: tempfile::TempDir,
     ledger: Ledger,
+    home: Home,
+    options: Options,
 }
 
 impl Bench {
-    fn new() -> Self {
-        Self::with(Options::default())
+    fn new(store: Store) -> Self {
+        Self::with(store, Options::default())
     }
 
-    fn with(options: Options) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (embedded, recovered) = Embedded::open(&path(&folder), options, 1_000).unwrap();
+    fn with(store: Store, options: Options) -> Self {
+        let home = match store {
+            Store::Embedded => Home::Folder(tempfile::tempdir().unwrap()),
+            Store::Postgres => Home::Database(server::Database::new()),
+        };
+        let place = place(&home);
+        let (ledger, recovered) = Ledger::open(&place, options.clone(), 1_000).unwrap();
         assert_eq!(recovered, Recovered { unknown: 0 });
-        Self { folder, ledger: Ledger::Embedded(embedded) }
+        Self { ledger, home, options }
     }
 
+    fn place(&self) -> Place {
+        place(&self.home)
+    }
+
+    /// The file.
     fn path(&self) -> PathBuf {
-        path(&self.folder)
+        self.place().file().unwrap().to_owned()
     }
 
-    fn embedded(&self) -> &Embedded {
-        let Ledger::Embedded(embedded) = &self.ledger;
-        embedded
+    fn folder(&self) -> &Path {
+        match &self.home {
+            Home::Database(_) => panic!("a database has no folder"),
+            Home::Folder(folder) => folder.path(),
+        }
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.ledger.desk().shared.faults
     }
 
     fn read(&self) -> ReadOnly {
-        ReadOnly::open(&self.path()).unwrap()
+        ReadOnly::open(self.place()).unwrap()
     }
 
-    /// Closes as a process that dies would leave it, and opens again.
+    /// Closes, and opens again: what was begun then is unknown.
     async fn restart(&mut self) -> Recovered {
         self.ledger.close().await;
-        let (embedded, recovered) =
-            Embedded::open(&self.path(), Options::default(), 9_000).unwrap();
-        self.ledger = Ledger::Embedded(embedded);
+        let opened = Ledger::open(&self.place(), self.options.clone(), 9_000);
+        let (ledger, recovered) = opened.unwrap();
+        self.ledger = ledger;
         recovered
     }
 
@@ -100,12 +153,12 @@ impl Bench {
         entry
     }
 
-    async fn by_digest(&self, call: &Call) -> Option<super::super::Prior> {
+    async fn by_digest(&self, call: &Call) -> Option<Prior> {
         self.ledger.look(call.look()).await.unwrap().by_digest
     }
 
     /// The one entry there is, also where it is no earlier call.
-    fn only(&self) -> super::super::Record {
+    fn only(&self) -> Record {
         let mut all = self.read().list(&Filter { limit: 2, ..Filter::default() }).unwrap();
         assert_eq!(all.len(), 1);
         all.remove(0)
@@ -127,8 +180,14 @@ impl Bench {
     }
 }
 
-fn path(folder: &tempfile::TempDir) -> PathBuf {
-    folder.path().join("state").join("ledger.db")
+fn place(home: &Home) -> Place {
+    match home {
+        Home::Database(database) => {
+            let address = Address::parse(&database.url(), None).unwrap();
+            Place::Postgres(Box::new(address))
+        }
+        Home::Folder(folder) => Place::File(folder.path().join("state").join("ledger.db")),
+    }
 }
 
 /// A call, by small numbers.
@@ -182,9 +241,10 @@ impl Call {
 }
 
 fn new_id() -> EntryId {
+    static NEXT: AtomicU64 = AtomicU64::new(1_764_489_600_000);
     let mut random = [0; 10];
     getrandom::fill(&mut random).unwrap();
-    EntryId::from_parts(1_764_489_600_000, &random)
+    EntryId::from_parts(NEXT.fetch_add(1, Ordering::Relaxed), &random)
 }
 
 fn finish(entry: EntryId, state: State, cause: Option<Cause>) -> Finish {

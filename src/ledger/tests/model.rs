@@ -36,37 +36,52 @@ proptest! {
 
     #[test]
     fn only_legal_steps_are_ever_written(acts in proptest::collection::vec(act(), 1..30)) {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut bench = Bench::new();
-            for act in acts {
-                run(&mut bench, act).await;
-            }
-            bench.ledger.heartbeat(1).await.unwrap();
-            let read = bench.read();
-            let all = Filter { limit: usize::MAX, ..Filter::default() };
-            let mut open = std::collections::BTreeSet::new();
-            for record in read.list(&all).unwrap() {
-                let prior = record.prior;
-                let history = read.show(prior.entry).unwrap().unwrap().history;
-                let mut state = None;
-                for step in &history {
-                    assert_eq!(step.from, state, "each step starts where the last one ended");
-                    match state {
-                        None => assert_eq!(step.to, State::Begun),
-                        Some(from) => assert!(from.may_become(step.to), "{from} {}", step.to),
-                    }
-                    state = Some(step.to);
-                }
-                assert_eq!(state, Some(prior.state));
-                assert_eq!(history.last().unwrap().seq, prior.version);
-                let begins = history.iter().filter(|step| step.to == State::Begun).count();
-                assert_eq!(u32::try_from(begins).unwrap(), prior.attempt);
-                assert!(!prior.state.is_open() || open.insert(prior.digest), "two open");
-            }
-        });
+        holds(Store::Embedded, acts);
     }
+}
+
+proptest! {
+    // Each case has a database of its own.
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn only_legal_steps_are_ever_written_in_a_database(
+        acts in proptest::collection::vec(act(), 1..30),
+    ) {
+        holds(Store::Postgres, acts);
+    }
+}
+
+fn holds(store: Store, acts: Vec<Act>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut bench = Bench::new(store);
+        for act in acts {
+            run(&mut bench, act).await;
+        }
+        bench.ledger.heartbeat(1).await.unwrap();
+        let read = bench.read();
+        let all = Filter { limit: usize::MAX, ..Filter::default() };
+        let mut open = std::collections::BTreeSet::new();
+        for record in read.list(&all).unwrap() {
+            let prior = record.prior;
+            let history = read.show(prior.entry).unwrap().unwrap().history;
+            let mut state = None;
+            for step in &history {
+                assert_eq!(step.from, state, "each step starts where the last one ended");
+                match state {
+                    None => assert_eq!(step.to, State::Begun),
+                    Some(from) => assert!(from.may_become(step.to), "{from} {}", step.to),
+                }
+                state = Some(step.to);
+            }
+            assert_eq!(state, Some(prior.state));
+            assert_eq!(history.last().unwrap().seq, prior.version);
+            let begins = history.iter().filter(|step| step.to == State::Begun).count();
+            assert_eq!(u32::try_from(begins).unwrap(), prior.attempt);
+            assert!(!prior.state.is_open() || open.insert(prior.digest), "two open");
+        }
+    });
 }
 
 async fn run(bench: &mut Bench, act: Act) {

@@ -2,9 +2,8 @@
 
 use super::*;
 
-#[tokio::test]
-async fn a_finish_queued_before_a_look_is_seen_by_it() {
-    let bench = Bench::new();
+async fn a_finish_queued_before_a_look_is_seen_by_it(store: Store) {
+    let bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
     let entry = bench.started(&call).await;
 
@@ -31,9 +30,8 @@ async fn a_finish_queued_before_a_look_is_seen_by_it() {
     assert_eq!((said.deadline_ms, said.verdict), (Some(5_000), Some(Verdict::Verified)));
 }
 
-#[tokio::test]
-async fn an_answer_above_the_limit_is_not_kept() {
-    let bench = Bench::new();
+async fn an_answer_above_the_limit_is_not_kept(store: Store) {
+    let bench = Bench::new(store);
     for (digest, size, is_kept) in [(1, MAX_ANSWER, true), (2, MAX_ANSWER + 1, false)] {
         let call = Call { digest, ..Call::default() };
         let entry = bench.started(&call).await;
@@ -48,9 +46,8 @@ async fn an_answer_above_the_limit_is_not_kept() {
     }
 }
 
-#[tokio::test]
-async fn f1_of_fifty_begins_with_one_key_one_starts() {
-    let bench = Bench::new();
+async fn f1_of_fifty_begins_with_one_key_one_starts(store: Store) {
+    let bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
 
     let begins: Vec<_> = (0..50)
@@ -74,35 +71,8 @@ async fn f1_of_fifty_begins_with_one_key_one_starts() {
     assert_eq!(bench.read().counts().unwrap().begun.count, 1);
 }
 
-#[tokio::test]
-async fn h2_sixty_four_begins_beside_a_long_reader_are_all_there() {
-    let bench = Bench::new();
-    bench.accepted(&Call { digest: 200, ..Call::default() }).await;
-    let reader = rusqlite::Connection::open(bench.path()).unwrap();
-    reader.execute_batch("BEGIN").unwrap();
-    let count = |conn: &rusqlite::Connection| -> i64 {
-        conn.query_row("SELECT count(*) FROM entry", [], |row| row.get(0)).unwrap()
-    };
-    let seen = count(&reader);
-
-    let begins: Vec<_> = (0..64)
-        .map(|digest| {
-            let ledger = bench.ledger.clone();
-            let begin = Call { digest, ..Call::default() }.begin();
-            async move { ledger.begin(begin).await.unwrap() }
-        })
-        .collect();
-    let outcomes = together(begins).await;
-
-    assert!(outcomes.iter().all(|outcome| *outcome == Begun::Started { attempt: 1 }));
-    assert_eq!(count(&reader), seen, "the reader's transaction is still its own");
-    reader.execute_batch("COMMIT").unwrap();
-    assert_eq!(count(&reader), 65);
-}
-
-#[tokio::test]
-async fn f4_one_principal_never_finds_another_ones_entry() {
-    let bench = Bench::new();
+async fn f4_one_principal_never_finds_another_ones_entry(store: Store) {
+    let bench = Bench::new(store);
     let mine = Call { principal: 1, key: Some("k1"), ..Call::default() };
     let theirs = Call { principal: 2, ..mine };
     bench.accepted(&mine).await;
@@ -112,9 +82,10 @@ async fn f4_one_principal_never_finds_another_ones_entry() {
     assert_eq!(priors, Priors::default());
 }
 
-#[tokio::test]
-async fn an_open_entry_of_a_weak_stranger_shows_by_digest_and_by_key_and_says_nothing() {
-    let bench = Bench::new();
+async fn an_open_entry_of_a_weak_stranger_shows_by_digest_and_by_key_and_says_nothing(
+    store: Store,
+) {
+    let bench = Bench::new(store);
     let theirs = Call { principal: 1, weak: true, key: Some("k1"), digest: 1, ..Call::default() };
     let entry = bench.started(&theirs).await;
     let same_digest = Call { principal: 2, key: None, ..theirs };
@@ -133,9 +104,8 @@ async fn an_open_entry_of_a_weak_stranger_shows_by_digest_and_by_key_and_says_no
     }
 }
 
-#[tokio::test]
-async fn an_open_entry_of_a_strong_principal_shows_to_nobody_else() {
-    let bench = Bench::new();
+async fn an_open_entry_of_a_strong_principal_shows_to_nobody_else(store: Store) {
+    let bench = Bench::new(store);
     let theirs = Call { principal: 1, key: Some("k1"), ..Call::default() };
     bench.started(&theirs).await;
 
@@ -144,9 +114,8 @@ async fn an_open_entry_of_a_strong_principal_shows_to_nobody_else() {
     assert_eq!(priors, Priors::default());
 }
 
-#[tokio::test]
-async fn a_staged_call_and_the_real_one_are_no_repeats_of_each_other() {
-    let bench = Bench::new();
+async fn a_staged_call_and_the_real_one_are_no_repeats_of_each_other(store: Store) {
+    let bench = Bench::new(store);
     let staged = Call { staged: true, ..Call::default() };
     let draft = bench.started(&staged).await;
 
@@ -156,9 +125,8 @@ async fn a_staged_call_and_the_real_one_are_no_repeats_of_each_other() {
     assert_eq!(bench.by_digest(&Call::default()).await.unwrap().entry, real);
 }
 
-#[tokio::test]
-async fn a_confirmation_is_used_once_and_survives_a_restart() {
-    let mut bench = Bench::new();
+async fn a_confirmation_is_used_once_and_survives_a_restart(store: Store) {
+    let mut bench = Bench::new(store);
     let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
     let first = Begin { spend, ..Call::default().begin() };
     assert_eq!(bench.ledger.begin(first).await, Ok(Begun::Started { attempt: 1 }));
@@ -171,9 +139,8 @@ async fn a_confirmation_is_used_once_and_survives_a_restart() {
     assert_eq!(bench.by_digest(&other).await, None, "nothing was written");
 }
 
-#[tokio::test]
-async fn not_sent_gives_the_confirmation_back() {
-    let bench = Bench::new();
+async fn not_sent_gives_the_confirmation_back(store: Store) {
+    let bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
     let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
     let first = Begin { spend, ..call.begin() };
@@ -186,9 +153,8 @@ async fn not_sent_gives_the_confirmation_back() {
     assert_eq!(bench.ledger.begin(again).await, Ok(Begun::Started { attempt: 2 }));
 }
 
-#[tokio::test]
-async fn f8_a_rejected_entry_runs_again_as_its_next_attempt() {
-    let bench = Bench::new();
+async fn f8_a_rejected_entry_runs_again_as_its_next_attempt(store: Store) {
+    let bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
     let entry = bench.started(&call).await;
     bench.ledger.finish(finish(entry, State::Rejected, None));
@@ -204,9 +170,8 @@ async fn f8_a_rejected_entry_runs_again_as_its_next_attempt() {
     assert!(matches!(late, Begun::Changed(_)), "the second of two reruns");
 }
 
-#[tokio::test]
-async fn a_rerun_under_another_key_is_found_by_both() {
-    let mut bench = Bench::new();
+async fn a_rerun_under_another_key_is_found_by_both(store: Store) {
+    let mut bench = Bench::new(store);
     let first = Call { key: Some("k1"), ..Call::default() };
     let entry = bench.started(&first).await;
     bench.ledger.finish(finish(entry, State::Unknown, Some(Cause::AmbiguousStatus)));
@@ -223,9 +188,8 @@ async fn a_rerun_under_another_key_is_found_by_both() {
     }
 }
 
-#[tokio::test]
-async fn an_attempt_that_was_not_sent_leaves_an_unknown_entry_as_it_was() {
-    let bench = Bench::new();
+async fn an_attempt_that_was_not_sent_leaves_an_unknown_entry_as_it_was(store: Store) {
+    let bench = Bench::new(store);
     let call = Call::default();
     let entry = bench.started(&call).await;
     let mut ambiguous = finish(entry, State::Unknown, Some(Cause::AmbiguousStatus));
@@ -243,9 +207,8 @@ async fn an_attempt_that_was_not_sent_leaves_an_unknown_entry_as_it_was() {
     assert_eq!(prior.attempt, 2);
 }
 
-#[tokio::test]
-async fn a_finish_of_another_attempt_or_of_an_illegal_step_is_refused_and_counted() {
-    let bench = Bench::new();
+async fn a_finish_of_another_attempt_or_of_an_illegal_step_is_refused_and_counted(store: Store) {
+    let bench = Bench::new(store);
     let entry = bench.started(&Call::default()).await;
     let mut stale = finish(entry, State::Accepted, None);
     stale.attempt = 2;
@@ -267,9 +230,8 @@ async fn a_finish_of_another_attempt_or_of_an_illegal_step_is_refused_and_counte
     assert_eq!(steps, [(None, State::Begun), (Some(State::Begun), State::Unknown)]);
 }
 
-#[tokio::test]
-async fn the_same_finish_twice_is_written_once() {
-    let bench = Bench::new();
+async fn the_same_finish_twice_is_written_once(store: Store) {
+    let bench = Bench::new(store);
     let entry = bench.started(&Call::default()).await;
     for _ in 0..2 {
         let done = finish(entry, State::Accepted, None);
@@ -279,9 +241,8 @@ async fn the_same_finish_twice_is_written_once() {
     assert_eq!(bench.ledger.stats().refused, 0);
 }
 
-#[tokio::test]
-async fn an_accepted_undo_makes_the_newest_entry_with_its_mark_undone() {
-    let bench = Bench::new();
+async fn an_accepted_undo_makes_the_newest_entry_with_its_mark_undone(store: Store) {
+    let bench = Bench::new(store);
     let create = Call { digest: 1, mark: 1, ..Call::default() };
     let undo = Call { digest: 2, mark: 2, ..Call::default() };
     let mut created = Vec::new();
@@ -311,9 +272,10 @@ async fn an_accepted_undo_makes_the_newest_entry_with_its_mark_undone() {
     assert_eq!(bench.ledger.look(undo.look()).await.unwrap().undoes, None);
 }
 
-#[tokio::test]
-async fn another_principals_undo_is_linked_only_if_it_is_the_call_that_the_entry_names() {
-    let bench = Bench::new();
+async fn another_principals_undo_is_linked_only_if_it_is_the_call_that_the_entry_names(
+    store: Store,
+) {
+    let bench = Bench::new(store);
     let entry = bench.started(&Call { digest: 1, mark: 1, ..Call::default() }).await;
     let mut done = finish(entry, State::Accepted, None);
     done.undo_mark = Some(Digest([2; 32]));
@@ -340,9 +302,8 @@ async fn another_principals_undo_is_linked_only_if_it_is_the_call_that_the_entry
     assert_eq!(last.why.as_deref(), Some(undo.to_string().as_str()));
 }
 
-#[tokio::test]
-async fn a_decision_settles_an_unknown_entry_once() {
-    let bench = Bench::new();
+async fn a_decision_settles_an_unknown_entry_once(store: Store) {
+    let bench = Bench::new(store);
     let call = Call::default();
     let entry = bench.started(&call).await;
     let settle = async |outcome| {
@@ -370,9 +331,8 @@ async fn a_decision_settles_an_unknown_entry_once() {
     assert_eq!(nobody, Err(LedgerError::NotFound));
 }
 
-#[tokio::test]
-async fn i_11_begun_entries_are_unknown_after_a_crash() {
-    let mut bench = Bench::new();
+async fn i_11_begun_entries_are_unknown_after_a_crash(store: Store) {
+    let mut bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
     let entry = bench.started(&call).await;
     bench.accepted(&Call { digest: 2, ..Call::default() }).await;
@@ -395,9 +355,8 @@ async fn i_11_begun_entries_are_unknown_after_a_crash() {
     assert_eq!(bench.restart().await, Recovered { unknown: 0 });
 }
 
-#[tokio::test]
-async fn a_crash_of_a_second_attempt_forgets_what_the_first_was_answered() {
-    let mut bench = Bench::new();
+async fn a_crash_of_a_second_attempt_forgets_what_the_first_was_answered(store: Store) {
+    let mut bench = Bench::new(store);
     let call = Call::default();
     let entry = bench.started(&call).await;
     let mut ambiguous = finish(entry, State::Unknown, Some(Cause::AmbiguousStatus));
@@ -413,18 +372,16 @@ async fn a_crash_of_a_second_attempt_forgets_what_the_first_was_answered() {
     assert!(!prior.answered, "nobody saw the answer of the second attempt");
 }
 
-#[tokio::test]
-async fn an_id_that_is_taken_is_refused() {
-    let bench = Bench::new();
+async fn an_id_that_is_taken_is_refused(store: Store) {
+    let bench = Bench::new(store);
     let entry = bench.started(&Call { digest: 1, ..Call::default() }).await;
     let second = Begin { entry, ..Call { digest: 2, ..Call::default() }.begin() };
 
     assert_eq!(bench.ledger.begin(second).await, Err(LedgerError::Refused));
 }
 
-#[tokio::test]
-async fn ids_of_one_millisecond_and_of_earlier_ones_are_told_apart() {
-    let bench = Bench::new();
+async fn ids_of_one_millisecond_and_of_earlier_ones_are_told_apart(store: Store) {
+    let bench = Bench::new(store);
     let mut entries = Vec::new();
     for digest in 0..4 {
         let entry = EntryId::from_bytes([9 - digest; 16]);
@@ -442,9 +399,8 @@ async fn ids_of_one_millisecond_and_of_earlier_ones_are_told_apart() {
     }
 }
 
-#[tokio::test]
-async fn a_begin_that_ignores_an_open_entry_is_refused_but_for_observe_mode() {
-    let bench = Bench::new();
+async fn a_begin_that_ignores_an_open_entry_is_refused_but_for_observe_mode(store: Store) {
+    let bench = Bench::new(store);
     let call = Call::default();
     bench.started(&call).await;
 
@@ -454,9 +410,8 @@ async fn a_begin_that_ignores_an_open_entry_is_refused_but_for_observe_mode() {
     assert_eq!(bench.read().counts().unwrap().begun.count, 2);
 }
 
-#[tokio::test]
-async fn deliveries_and_finishes_reach_the_disk_without_a_begin() {
-    let bench = Bench::new();
+async fn deliveries_and_finishes_reach_the_disk_without_a_begin(store: Store) {
+    let bench = Bench::new(store);
     let entry = bench.accepted(&Call::default()).await;
     bench.ledger.delivered(entry);
 
@@ -470,9 +425,8 @@ async fn deliveries_and_finishes_reach_the_disk_without_a_begin() {
     assert_eq!(bench.ledger.stats().pending, 0);
 }
 
-#[tokio::test]
-async fn f2_a_key_that_somebody_took_for_another_call_changes_what_was_judged() {
-    let bench = Bench::new();
+async fn f2_a_key_that_somebody_took_for_another_call_changes_what_was_judged(store: Store) {
+    let bench = Bench::new(store);
     let first = Call { key: Some("k1"), digest: 1, ..Call::default() };
     let other = Call { digest: 2, ..first };
     let judged = bench.judged(&other).await;
@@ -484,4 +438,31 @@ async fn f2_a_key_that_somebody_took_for_another_call_changes_what_was_judged() 
     assert_eq!(priors.by_key.unwrap().entry, entry);
     assert_eq!(priors.by_digest, None);
     assert_eq!(bench.state(&other).await, None, "nothing was written");
+}
+
+on_both_stores! {
+    a_finish_queued_before_a_look_is_seen_by_it,
+    an_answer_above_the_limit_is_not_kept,
+    f1_of_fifty_begins_with_one_key_one_starts,
+    f4_one_principal_never_finds_another_ones_entry,
+    an_open_entry_of_a_weak_stranger_shows_by_digest_and_by_key_and_says_nothing,
+    an_open_entry_of_a_strong_principal_shows_to_nobody_else,
+    a_staged_call_and_the_real_one_are_no_repeats_of_each_other,
+    a_confirmation_is_used_once_and_survives_a_restart,
+    not_sent_gives_the_confirmation_back,
+    f8_a_rejected_entry_runs_again_as_its_next_attempt,
+    a_rerun_under_another_key_is_found_by_both,
+    an_attempt_that_was_not_sent_leaves_an_unknown_entry_as_it_was,
+    a_finish_of_another_attempt_or_of_an_illegal_step_is_refused_and_counted,
+    the_same_finish_twice_is_written_once,
+    an_accepted_undo_makes_the_newest_entry_with_its_mark_undone,
+    another_principals_undo_is_linked_only_if_it_is_the_call_that_the_entry_names,
+    a_decision_settles_an_unknown_entry_once,
+    i_11_begun_entries_are_unknown_after_a_crash,
+    a_crash_of_a_second_attempt_forgets_what_the_first_was_answered,
+    an_id_that_is_taken_is_refused,
+    ids_of_one_millisecond_and_of_earlier_ones_are_told_apart,
+    a_begin_that_ignores_an_open_entry_is_refused_but_for_observe_mode,
+    deliveries_and_finishes_reach_the_disk_without_a_begin,
+    f2_a_key_that_somebody_took_for_another_call_changes_what_was_judged,
 }

@@ -2,12 +2,11 @@
 
 use super::*;
 
-#[tokio::test]
-async fn h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes() {
-    let bench = Bench::new();
+async fn h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes(store: Store) {
+    let bench = Bench::new(store);
     let done = Call { digest: 1, ..Call::default() };
     let entry = bench.started(&done).await;
-    let faults = &bench.embedded().shared.faults;
+    let faults = bench.faults();
     faults.before.store(1, Ordering::SeqCst);
 
     let kept = bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await;
@@ -22,10 +21,9 @@ async fn h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes() {
     assert_eq!(bench.state(&done).await, Some(State::Accepted));
 }
 
-#[tokio::test]
-async fn while_the_store_is_down_everything_that_waits_is_refused_at_once() {
-    let bench = Bench::new();
-    let faults = &bench.embedded().shared.faults;
+async fn while_the_store_is_down_everything_that_waits_is_refused_at_once(store: Store) {
+    let bench = Bench::new(store);
+    let faults = bench.faults();
     faults.before.store(u8::MAX, Ordering::SeqCst);
     let down = LedgerError::Unavailable(Reason::Io);
     let entry = new_id();
@@ -45,27 +43,8 @@ async fn while_the_store_is_down_everything_that_waits_is_refused_at_once() {
     assert_eq!(bench.ledger.look(call.look()).await, Ok(Priors::default()));
 }
 
-#[tokio::test]
-async fn a_begin_whose_commit_failed_after_it_reached_the_disk_is_withdrawn() {
-    let bench = Bench::new();
-    let call = Call::default();
-    let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
-    bench.embedded().shared.faults.after.store(1, Ordering::SeqCst);
-
-    let refused = bench.ledger.begin(Begin { spend, ..call.begin() }).await;
-    bench.ledger.heartbeat(5_000).await.unwrap();
-
-    assert_eq!(refused, Err(LedgerError::Unavailable(Reason::Io)));
-    let prior = bench.only().prior;
-    assert_eq!((prior.state, prior.cause), (State::Rejected, Some(Cause::NotSent)));
-    assert_eq!(bench.state(&call).await, None, "nothing of it happened");
-    let again = Begin { spend, ..bench.judged(&call).await };
-    assert_eq!(bench.ledger.begin(again).await, Ok(Begun::Started { attempt: 1 }));
-}
-
-#[tokio::test]
-async fn a_begin_whose_caller_left_before_it_ran_is_never_written() {
-    let bench = Bench::new();
+async fn a_begin_whose_caller_left_before_it_ran_is_never_written(store: Store) {
+    let bench = Bench::new(store);
     let call = Call::default();
     let mut begin = Box::pin(bench.ledger.begin(call.begin()));
     let never_polled = bench.ledger.begin(Call { digest: 2, ..call }.begin());
@@ -87,9 +66,8 @@ async fn a_begin_whose_caller_left_before_it_ran_is_never_written() {
     assert_eq!(bench.state(&Call { digest: 2, ..call }).await, None);
 }
 
-#[tokio::test]
-async fn a_begin_whose_caller_left_with_its_answer_on_the_way_is_withdrawn() {
-    let bench = Bench::new();
+async fn a_begin_whose_caller_left_with_its_answer_on_the_way_is_withdrawn(store: Store) {
+    let bench = Bench::new(store);
     let call = Call::default();
     let spend = Some(Spend { nonce: [5; 16], expires_ms: 600_000 });
     let mut begin = Box::pin(bench.ledger.begin(Begin { spend, ..call.begin() }));
@@ -115,9 +93,8 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     .await
 }
 
-#[tokio::test]
-async fn a_command_that_fails_in_sql_fails_alone() {
-    let bench = Bench::new();
+async fn a_command_that_fails_in_sql_fails_alone(store: Store) {
+    let bench = Bench::new(store);
     let mut bad = Call { digest: 2, ..Call::default() }.begin();
     bad.target = POISON.to_owned();
     let mut begins = vec![bad];
@@ -137,11 +114,10 @@ async fn a_command_that_fails_in_sql_fails_alone() {
     assert!(bench.ledger.health().is_ok());
 }
 
-#[tokio::test]
-async fn what_waits_while_the_store_is_down_is_bounded() {
-    let bench = Bench::new();
+async fn what_waits_while_the_store_is_down_is_bounded(store: Store) {
+    let bench = Bench::new(store);
     let entry = bench.started(&Call::default()).await;
-    let faults = &bench.embedded().shared.faults;
+    let faults = bench.faults();
     faults.before.store(u8::MAX, Ordering::SeqCst);
     assert!(bench.ledger.heartbeat(1).await.is_err());
 
@@ -163,4 +139,13 @@ async fn what_waits_while_the_store_is_down_is_bounded() {
     bench.ledger.heartbeat(2).await.unwrap();
     assert_eq!(bench.state(&Call::default()).await, Some(State::Accepted));
     assert_eq!(bench.ledger.stats().pending, 0);
+}
+
+on_both_stores! {
+    h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes,
+    while_the_store_is_down_everything_that_waits_is_refused_at_once,
+    a_begin_whose_caller_left_before_it_ran_is_never_written,
+    a_begin_whose_caller_left_with_its_answer_on_the_way_is_withdrawn,
+    a_command_that_fails_in_sql_fails_alone,
+    what_waits_while_the_store_is_down_is_bounded,
 }

@@ -3,22 +3,76 @@
 use std::sync::mpsc::Sender;
 
 use rusqlite::ErrorCode;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
+use crate::ledger::entry::State;
 use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
 
-use super::store::{Done, Settle, TookBack};
 use super::{Pending, Shared};
 
 /// What a write is guessed to add to the log, in pages.
-pub(super) const PAGES: usize = 2;
+pub(in crate::ledger) const PAGES: usize = 2;
 
-pub(super) type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
+pub(in crate::ledger) type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
+
+/// A queue of commands: of a store with a thread, or with a task.
+#[derive(Clone, Debug)]
+pub(in crate::ledger) enum Inbox {
+    Task(mpsc::UnboundedSender<Command>),
+    Thread(Sender<Command>),
+}
+
+impl Inbox {
+    /// Queues a command, or hands it back if the store is closed.
+    pub(in crate::ledger) fn send(&self, command: Command) -> Result<(), Box<Command>> {
+        match self {
+            Self::Task(sender) => sender.send(command).map_err(|error| Box::new(error.0)),
+            Self::Thread(sender) => sender.send(command).map_err(|error| Box::new(error.0)),
+        }
+    }
+}
+
+/// What became of a write, before it is committed.
+#[derive(Debug)]
+pub(in crate::ledger) enum Done {
+    /// A begin.
+    Begun(Begun),
+    /// Something, and nobody needs more.
+    Written,
+    /// No such entry; nothing written.
+    NotFound,
+    /// The entry cannot be settled; nothing written.
+    NotUnknown(State),
+    /// The states do not allow it; nothing written.
+    Refused,
+    /// A decision.
+    Settled(Settled),
+}
+
+/// The decision of a lookup or of a person.
+#[derive(Debug)]
+pub(in crate::ledger) struct Settle {
+    pub(in crate::ledger) entry: EntryId,
+    pub(in crate::ledger) outcome: Outcome,
+    pub(in crate::ledger) who: String,
+    pub(in crate::ledger) why: String,
+    pub(in crate::ledger) now_ms: i64,
+}
+
+/// A call that was made to take an entry back, and did.
+#[derive(Debug)]
+pub(in crate::ledger) struct TookBack {
+    pub(in crate::ledger) entry: EntryId,
+    pub(in crate::ledger) by: EntryId,
+    pub(in crate::ledger) who: String,
+    pub(in crate::ledger) now_ms: i64,
+}
 
 /// What the writer is asked.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(in crate::ledger) enum Command {
     Answer(EntryId, Reply<Option<Stored>>, OwnedSemaphorePermit),
     Close(oneshot::Sender<()>),
     Look(Box<Look>, Reply<Priors>, OwnedSemaphorePermit),
@@ -27,8 +81,8 @@ pub(super) enum Command {
 
 /// What is written, and who waits for it.
 #[derive(Debug)]
-pub(super) enum Write {
-    Begin(Box<Begin>, Reply<Receipt>, Sender<Command>),
+pub(in crate::ledger) enum Write {
+    Begin(Box<Begin>, Reply<Receipt>, Inbox),
     Delivered { entry: EntryId, _place: Pending },
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
@@ -39,16 +93,16 @@ pub(super) enum Write {
 
 /// A begin's answer on its way. If nobody takes it, its attempt is withdrawn.
 #[derive(Debug)]
-pub(super) struct Receipt {
+pub(in crate::ledger) struct Receipt {
     begun: Option<Begun>,
     entry: EntryId,
     now_ms: i64,
-    home: Sender<Command>,
+    home: Inbox,
 }
 
 impl Receipt {
     /// The answer; from here its attempt is the caller's.
-    pub(super) fn take(mut self) -> Option<Begun> {
+    pub(in crate::ledger) fn take(mut self) -> Option<Begun> {
         self.begun.take()
     }
 }
@@ -65,18 +119,18 @@ impl Drop for Receipt {
 
 /// A failure of the store, not of one command.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) reason: Reason,
-    pub(super) detail: String,
+pub(in crate::ledger) struct Failure {
+    pub(in crate::ledger) reason: Reason,
+    pub(in crate::ledger) detail: String,
 }
 
 impl Failure {
-    pub(super) fn new(reason: Reason, detail: &str) -> Self {
+    pub(in crate::ledger) fn new(reason: Reason, detail: &str) -> Self {
         Self { reason, detail: detail.to_owned() }
     }
 
     /// Tells a failure of the store from a failure of one command.
-    pub(super) fn of(error: &rusqlite::Error) -> Option<Self> {
+    pub(in crate::ledger) fn of(error: &rusqlite::Error) -> Option<Self> {
         let reason = match error {
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
                 ErrorCode::DiskFull => Reason::Full,
@@ -104,7 +158,7 @@ impl From<rusqlite::Error> for Failure {
 }
 
 /// Tells whoever waits for a write what became of it.
-pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
+pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) {
     let error = match done {
         Done::NotFound => Some(LedgerError::NotFound),
         Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
@@ -136,7 +190,7 @@ pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
 }
 
 /// Tells whoever waits for a write that it was not done.
-pub(super) fn refuse(write: Write, error: LedgerError) {
+pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
     match write {
         Write::Begin(_, reply, _) => tell(reply, Err(error)),
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
@@ -149,14 +203,14 @@ pub(super) fn refuse(write: Write, error: LedgerError) {
 
 /// Answers whoever waits. One who has gone gave up waiting; a receipt that finds nobody withdraws
 /// its attempt.
-pub(super) fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
+pub(in crate::ledger) fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
     if reply.send(answer).is_err() {
         tracing::trace!("nobody waits for this answer of the ledger");
     }
 }
 
 /// Whether nothing was written, so that nobody need wait for the commit.
-pub(super) fn is_empty(done: &Done) -> bool {
+pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
     match done {
         Done::Begun(Begun::Changed(_) | Begun::Spent)
         | Done::NotFound
@@ -167,7 +221,7 @@ pub(super) fn is_empty(done: &Done) -> bool {
 }
 
 /// Whether somebody waits for the commit.
-pub(super) fn is_urgent(write: &Write) -> bool {
+pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
     match write {
         Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
@@ -176,7 +230,7 @@ pub(super) fn is_urgent(write: &Write) -> bool {
 }
 
 /// What a write adds to the log, in pages; a guess.
-pub(super) fn pages(write: &Write) -> usize {
+pub(in crate::ledger) fn pages(write: &Write) -> usize {
     match write {
         Write::Finish(finish, ..) => {
             PAGES + finish.answer.as_ref().map_or(0, |answer| answer.body.len() / 4096)
