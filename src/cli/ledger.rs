@@ -17,7 +17,7 @@ pub(super) struct List<'a> {
     pub(super) format: Format,
 }
 
-fn open(place: &Place) -> Result<ReadOnly, Failure> {
+pub(super) fn open(place: &Place) -> Result<ReadOnly, Failure> {
     if let Some(path) = place.file()
         && let Err(error) = std::fs::metadata(path)
         && error.kind() == std::io::ErrorKind::NotFound
@@ -39,7 +39,7 @@ fn open(place: &Place) -> Result<ReadOnly, Failure> {
     })
 }
 
-fn unreadable(error: crate::ledger::LedgerError) -> Failure {
+pub(super) fn unreadable(error: crate::ledger::LedgerError) -> Failure {
     Failure::new(exit::IO, error.to_string())
 }
 
@@ -184,7 +184,7 @@ fn text(shown: &Shown, is_coloured: bool) -> String {
     text
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
+pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
     serde_json::to_string(value)
         .map_err(|error| Failure::new(exit::SOFTWARE, format!("no JSON could be written: {error}")))
 }
