@@ -91,7 +91,7 @@ enum Verdict {
     NotFound,
     Refused,
     Spent,
-    Started { attempt: u32, seq: i64, rerun: Option<Subject> },
+    Started { attempt: u32, seq: i64, rerun: Option<Box<Subject>> },
 }
 
 /// The plan of one batch.
@@ -375,7 +375,7 @@ impl<'a> Plan<'a> {
             return Verdict::Spent;
         }
         let attempt = rerun.as_ref().map_or(1, |subject| subject.attempt.saturating_add(1));
-        Verdict::Started { attempt, seq: 0, rerun }
+        Verdict::Started { attempt, seq: 0, rerun: rerun.map(Box::new) }
     }
 
     /// Adds what the judged begins write.

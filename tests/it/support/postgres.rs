@@ -187,6 +187,7 @@ fn watch(base: &Path, users: &Path) {
         words.join(" "),
         base.display(),
     );
+    #[expect(clippy::zombie_processes, reason = "it outlives this process, and is then init's")]
     Command::new("sh")
         .args(["-c", &script])
         .process_group(0)
