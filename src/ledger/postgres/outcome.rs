@@ -302,7 +302,7 @@ impl Outcomes {
         self.deadlines.push(finish.deadline_ms);
         self.unavailable.push(finish.undo_unavailable.as_deref().map(text));
         self.answer_statuses.push(kept.map(|answer| i32::from(answer.status)));
-        self.answer_headers.push(kept.map(|answer| headers_blob(answer)));
+        self.answer_headers.push(kept.map(headers_blob));
         self.answer_bodies.push(kept.map(|answer| answer.body.clone()));
         if let Some(mark) = finish.undoes.filter(|_| is_accepted) {
             self.undoing.push(Undoing {
