@@ -364,7 +364,7 @@ impl<'a> Plan<'a> {
                 if !is_judged || !is_same || !subject.state.may_become(State::Begun) {
                     return Verdict::Refused;
                 }
-                Some(subject.clone())
+                Some(Box::new(subject.clone()))
             }
         };
         let is_claimed = judged.repeats.claimed.is_some_and(|entry| Some(entry) != begin.rerun);
