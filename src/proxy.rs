@@ -127,7 +127,7 @@ pub fn stack(
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, ask, pipeline }) })
+        .service(Codec { edge: Arc::new(Edge { cx: Arc::new(cx.clone()), hop, ask, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
@@ -143,7 +143,7 @@ impl<P> Clone for Codec<P> {
 
 /// What all calls of one worker use.
 struct Edge<P> {
-    cx: Context,
+    cx: Arc<Context>,
     hop: Arc<Hop>,
     ask: Ask,
     pipeline: P,
@@ -381,12 +381,13 @@ impl<P> Edge<P> {
         let common = shared.metrics.common();
         let spent = shared.clock.instant().saturating_duration_since(began);
         common.overhead.record(class, spent.saturating_sub(upstream).as_secs_f64());
-        let metrics = shared.metrics.clone();
-        let clock = shared.clock.clone();
+        // This worker's own handle: its count is no other worker's business.
+        let cx = Arc::clone(&self.cx);
         let body = std::mem::take(response.body_mut());
         let body = body.on_end(move |_| {
-            let elapsed = clock.instant().saturating_duration_since(began).as_secs_f64();
-            let common = metrics.common();
+            let shared = &cx.shared;
+            let elapsed = shared.clock.instant().saturating_duration_since(began).as_secs_f64();
+            let common = shared.metrics.common();
             let table = match transport {
                 Transport::Http => &common.duration_http,
                 Transport::Mcp => &common.duration_mcp,

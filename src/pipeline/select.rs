@@ -67,11 +67,10 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         next: Next<'_, N>,
     ) -> Answered {
         let Call { head, control, payload, oddity, permit } = call;
-        let live = self.shared.policies.load();
         let is_staged = control.stage;
         let selected = match payload {
-            Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
+            Payload::Http(body) => self.http(head, control, body, oddity, permit).await?,
+            Payload::Mcp(call) => Box::pin(self.tool(head, control, call, oddity, permit)).await?,
         };
         match selected {
             // A read has no draft, and a call that asks for one must not be made as it is.
@@ -112,8 +111,8 @@ impl<R> Select<R> {
         body: Body,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.peek();
         let found = live.snapshot.find_http(&head.method, head.path());
         // The usual read: one operation, no condition, nothing odd. It streams.
         if let (Found::One(group), None) = (&found, &oddity)
@@ -281,8 +280,8 @@ impl<R> Select<R> {
         mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.load();
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let state = match self.opened_round(&head, &mut call) {
