@@ -151,7 +151,7 @@ struct Edge<P> {
 
 type EdgeFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = EdgeFuture;
@@ -184,7 +184,7 @@ enum Asks {
     Round,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
@@ -229,7 +229,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             return Response::new(Body::empty());
         }
         let payload = Payload::Http(body);
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        // One box from here to the upstream: its parts are large, and each step would move them.
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         self.written(answered, Voice::Http, permit, peer, began)
     }
@@ -293,7 +294,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Held { call, id, session }
         });
         let payload = Payload::Mcp(Box::new(call));
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         match (answered, held) {
             (Err(mut refused), Some(held)) if refused.question.is_some() => {
