@@ -61,6 +61,8 @@ pub struct Sifted {
     pub te_trailers: bool,
     /// The request expects `100 Continue` before it sends its body.
     pub expects_continue: bool,
+    /// It says which proxies it came through.
+    pub has_via: bool,
     /// What two readers could read differently: refused where the rules are enforced.
     pub oddity: Option<Refusal>,
 }
@@ -101,6 +103,7 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
             NameClass::Misspelt(word) => {
                 sifted.oddity.get_or_insert(Refusal::ReservedHeader(word));
             }
+            NameClass::Via => sifted.has_via = true,
         }
     }
     for name in reserved {
@@ -140,7 +143,8 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
             | NameClass::Expect
             | NameClass::Single(_)
             | NameClass::Override
-            | NameClass::Misspelt(_) => {
+            | NameClass::Misspelt(_)
+            | NameClass::Via => {
                 let is_report = folded_eq(name.as_str(), report.as_str());
                 if is_report || *name == header::ALT_SVC {
                     stripped = stripped.saturating_add(u32::from(is_report));
@@ -178,13 +182,15 @@ enum NameClass {
     Reserved,
     /// Spelt with `_` so that a gateway may fold it onto the named header.
     Misspelt(&'static str),
+    /// `Via`: forwarded, once it is known that we are not in it.
+    Via,
 }
 
 fn class_of(name: &str, report: &HeaderName) -> NameClass {
     if name.contains('_') {
         let folded = name.replace('_', "-");
         return match plain_class(&folded, report) {
-            NameClass::EndToEnd | NameClass::Expect => NameClass::EndToEnd,
+            NameClass::EndToEnd | NameClass::Expect | NameClass::Via => NameClass::EndToEnd,
             NameClass::Override => NameClass::Override,
             NameClass::Reserved => NameClass::Reserved,
             NameClass::Single(word) => NameClass::Misspelt(word),
@@ -219,6 +225,7 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
         "expect" => NameClass::Expect,
+        "via" => NameClass::Via,
         _ if is_credential(name) => NameClass::Single("a credential header"),
         _ if name.starts_with("x-anvil-") || name == report.as_str() => NameClass::Reserved,
         _ => NameClass::EndToEnd,

@@ -16,7 +16,7 @@ use super::live::Live;
 use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
+use super::{Answered, Attempt, Form, Read, Refused, Shared, Write};
 use crate::call::digest::RequestDigest;
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
@@ -51,29 +51,28 @@ pub struct Select<R> {
 
 /// What a call is.
 enum Selected {
-    Read(Box<Read>),
+    Read(Read),
     Write(Box<Write>),
 }
 
 impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
-    type In = Call;
+    type In = Box<Call>;
     type Out = Box<Write>;
     type Below = Answered;
     type Answer = Answered;
 
     async fn step<N: Stage<Box<Write>, Answer = Answered>>(
         &self,
-        call: Call,
+        call: Box<Call>,
         next: Next<'_, N>,
     ) -> Answered {
-        let Call { head, control, payload, oddity, permit } = call;
-        let live = self.shared.policies.load();
-        let is_staged = control.stage;
-        let selected = match payload {
-            Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
+        let call = match self.plain_read(call) {
+            Ok(read) => return Ok(self.reads.run(Attempt::Read(read)).await.reply),
+            Err(call) => call,
         };
-        match selected {
+        let is_staged = call.control.stage;
+        // Boxed, or every read's future would have room for all that other calls may wait for.
+        match Box::pin(self.select(call)).await? {
             // A read has no draft, and a call that asks for one must not be made as it is.
             Selected::Read(read) if is_staged => Err(Box::new(Refused {
                 refusal: Refusal::NoDraftForm,
@@ -86,7 +85,6 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 question: None,
             })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
-            // Boxed, or every read's future would have room for all that a write may wait for.
             Selected::Write(write) => Box::pin(next.run(write)).await,
         }
     }
@@ -105,6 +103,54 @@ struct Chosen {
 }
 
 impl<R> Select<R> {
+    /// The usual read: one operation, no condition, nothing odd. It streams, and nothing is waited
+    /// for. Any other call is given back.
+    fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
+        let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
+        if !is_plain || call.control.stage {
+            return Err(call);
+        }
+        let live = self.shared.policies.peek();
+        let found = live.snapshot.find_http(&call.head.method, call.head.path());
+        if let Found::One(group) = &found
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && let Some(metrics) = live.metrics(served)
+        {
+            let served = Arc::clone(served);
+            drop(found);
+            self.count(&call.permit, Class::Read);
+            return Ok(Read { call, served, metrics, would: None });
+        }
+        drop(found);
+        Err(call)
+    }
+
+    async fn select(&self, call: Box<Call>) -> Result<Selected, Box<Refused>> {
+        let Call { head, control, payload, oddity, permit } = *call;
+        match payload {
+            Payload::Http(body) => self.http(head, control, body, oddity, permit).await,
+            Payload::Mcp(call) => Box::pin(self.tool(head, control, call, oddity, permit)).await,
+        }
+    }
+
+    /// A read, with the body or tool call that it is forwarded with.
+    fn read(
+        &self,
+        head: Head,
+        control: Control,
+        payload: Payload,
+        permit: Permit,
+        chosen: Chosen,
+        would: Option<&'static str>,
+    ) -> Selected {
+        self.count(&permit, Class::Read);
+        let Chosen { served, metrics, .. } = chosen;
+        let call = Box::new(Call { head, control, payload, oddity: None, permit });
+        Selected::Read(Read { call, served, metrics, would })
+    }
+
     async fn http(
         &self,
         head: Head,
@@ -112,29 +158,9 @@ impl<R> Select<R> {
         body: Body,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.peek();
         let found = live.snapshot.find_http(&head.method, head.path());
-        // The usual read: one operation, no condition, nothing odd. It streams.
-        if let (Found::One(group), None) = (&found, &oddity)
-            && let [served] = group.operations.as_slice()
-            && served.operation.class == Class::Read
-            && served.operation.conditions.is_empty()
-            && let Some(metrics) = live.metrics(served)
-        {
-            let served = Arc::clone(served);
-            let payload = ReadPayload::Stream(body);
-            self.count(&permit, Class::Read);
-            let would = None;
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
-        }
         let groups: Vec<&Group> = match &found {
             Found::None => Vec::new(),
             Found::One(group) => vec![*group],
@@ -174,17 +200,8 @@ impl<R> Select<R> {
                     turn_away(&head, body).await;
                     return Err(Refusal::UndeclaredBody.into());
                 }
-                self.count(&permit, Class::Read);
-                let Chosen { served, metrics, .. } = chosen;
-                let payload = ReadPayload::Stream(body);
-                return Ok(Selected::Read(Box::new(Read {
-                    head,
-                    payload,
-                    permit,
-                    served,
-                    metrics,
-                    would,
-                })));
+                let payload = Payload::Http(body);
+                return Ok(self.read(head, control, payload, permit, chosen, would));
             }
         }
         let most = limit(&groups, &self.shared);
@@ -209,17 +226,8 @@ impl<R> Select<R> {
         drop(params);
         drop(groups);
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Whole(collected);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Http(collected.into());
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
     }
@@ -281,8 +289,8 @@ impl<R> Select<R> {
         mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.load();
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let state = match self.opened_round(&head, &mut call) {
@@ -317,17 +325,8 @@ impl<R> Select<R> {
             return Err(refused(&chosen, Refusal::AmbiguousMember));
         }
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Tool(call);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Mcp(call);
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();

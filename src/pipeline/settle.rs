@@ -22,7 +22,8 @@ use super::dispatch::Observation;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
-use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
+use super::{Attempt, Carried, Form, Read, Recorded, Reply, Shared, Write};
+use crate::call::Payload;
 use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::{Doc, write_ascii};
@@ -119,16 +120,16 @@ struct About {
 
 impl About {
     fn of(read: &Read) -> Self {
-        let tool = match &read.payload {
-            ReadPayload::Tool(call) => Some((call.id().clone(), call.era())),
-            ReadPayload::Stream(_) | ReadPayload::Whole(_) => None,
+        let tool = match &read.call.payload {
+            Payload::Mcp(call) => Some((call.id().clone(), call.era())),
+            Payload::Http(_) => None,
         };
         Self {
             served: Arc::clone(&read.served),
             metrics: Arc::clone(&read.metrics),
             would: read.would,
             tool,
-            authority: read.head.authority.clone(),
+            authority: read.call.head.authority.clone(),
         }
     }
 
