@@ -268,6 +268,7 @@ fn build(
         opened.map_err(|source| AppError::Ledger { path: config.ledger.clone(), source })?;
     let ledger = Ledger::Embedded(store);
     health.ledger(Ok(()));
+    metrics.watch_volume(&config.ledger);
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
