@@ -1,6 +1,9 @@
 """Renders everything under deploy/: the chart with each of its value files, and the kustomize examples."""
 import pathlib
+import re
+import shutil
 import subprocess
+import tempfile
 
 import yaml
 
@@ -37,14 +40,36 @@ def values():
     return sorted((CHART / "ci").glob("*-values.yaml"))
 
 
+def kustomize(path):
+    command = [TOOLS / "kubectl", "kustomize", path]
+    return ok(subprocess.run(command, capture_output=True, text=True))
+
+
 def all_renders(version):
     """Every render by name, as text."""
     made = {}
     for path in values():
         made["chart-" + path.name.removesuffix("-values.yaml")] = ok(chart(path, version=version))
     for path in sorted(EXAMPLES.iterdir()):
-        command = [TOOLS / "kubectl", "kustomize", path]
-        made["kustomize-" + path.name] = ok(subprocess.run(command, capture_output=True, text=True))
+        made["kustomize-" + path.name] = kustomize(path)
+    return made
+
+
+def every_ledger():
+    """Each example with each of the ledgers, by name, as text."""
+    made = {}
+    # Beside the tools, because kustomize follows relative paths alone.
+    with tempfile.TemporaryDirectory(dir=TOOLS.parent) as folder:
+        for path in sorted(EXAMPLES.iterdir()):
+            for ledger in ("ephemeral", "postgres", "volume"):
+                copy = pathlib.Path(folder) / f"{path.name}-{ledger}"
+                shutil.copytree(path, copy)
+                file = copy / "kustomization.yaml"
+                text = file.read_text().replace("../../", "../../../../deploy/kustomize/")
+                text, count = re.subn("components/ledger-[a-z]+", f"components/ledger-{ledger}", text)
+                assert count == 1, f"{path.name} takes one ledger"
+                file.write_text(text)
+                made[copy.name] = kustomize(copy)
     return made
 
 

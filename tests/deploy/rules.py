@@ -295,7 +295,7 @@ def broken(kubes):
 
 def main():
     bad = []
-    made = renders.all_renders(renders.VERSIONS[1])
+    made = renders.all_renders(renders.VERSIONS[1]) | renders.every_ledger()
     topologies = set()
     for name, text in made.items():
         kubes = renders.objects(text)
