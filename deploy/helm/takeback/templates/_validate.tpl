@@ -78,11 +78,14 @@
 {{- fail "ports.proxy and ports.telemetry are the same; an agent would reach telemetry, or nothing" -}}
 {{- end -}}
 
-{{- $own := dict "listen" "ports.proxy" "telemetry_listen" "ports.telemetry" "policies" "policy" "ledger" "ledger" "drain" "drain" "admin_listen" "nothing: the socket is on the ledger's volume, which only the proxy mounts" -}}
+{{- $own := dict "listen" "ports.proxy" "telemetry_listen" "ports.telemetry" "policies" "policy" "ledger" "ledger" "drain" "drain" -}}
 {{- range $member, $value := $own -}}
 {{- if hasKey $.Values.config $member -}}
 {{- fail (printf "config.%s is set by the chart; use %s" $member $value) -}}
 {{- end -}}
+{{- end -}}
+{{- if hasKey .Values.config "admin_listen" -}}
+{{- fail "config.admin_listen is set by the chart: a socket on the ledger's volume, which only the proxy mounts; reach it by kubectl exec" -}}
 {{- end -}}
 {{- range $member := list "url" "headers_file" -}}
 {{- if hasKey ($.Values.config.upstream | default dict) $member -}}
