@@ -201,8 +201,10 @@ def check_cardinality(url, telemetry):
 
 def check_alert(url, telemetry, folder, ask):
     """The ledger's file goes away: writes are refused, and the alert that says so fires."""
-    firing = lambda: {each["labels"]["alertname"] for each in ask("alerts")["alerts"]  # noqa: E731
-                      if each["state"] == "firing"}
+    def firing():
+        alerts = sidecar.wait("Prometheus tells its alerts", lambda: ask("alerts"))["alerts"]
+        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+
     assert not firing(), firing()
     groups = ask("rules")["groups"]
     bad = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
