@@ -266,6 +266,7 @@ fn build(
     health.waits_for(Some("the ledger"));
     let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
     health.ledger(Ok(()));
+    metrics.watch_volume(&config.ledger);
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
