@@ -10,6 +10,8 @@
 //! | `GET /api/v1/entries?state=&operation=&before=&limit=` | lists entries, newest first |
 //! | `GET /api/v1/entries/{id}` | one entry and its history |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
+//! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
+//! | `GET /api/v1/undo?task=` | what taking a task back would be |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
 //! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
 //! | `POST /api/v1/reload` | reads the policy's files; 422 with the place of the first error if they are rejected |
@@ -22,6 +24,7 @@ pub mod entries;
 pub mod health;
 pub mod listen;
 pub mod policy;
+mod undo;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,6 +81,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/api/v1/entries", get(list))
         .route("/api/v1/entries/{id}", get(show))
         .route("/api/v1/entries/{id}/settle", post(settle))
+        .route("/api/v1/entries/{id}/undone", post(undo::undone))
+        .route("/api/v1/undo", get(undo::planned))
         .route("/api/v1/reconcile", post(reconcile))
         .route("/api/v1/policy", get(policy::show))
         .route("/api/v1/reload", post(policy::reload))
