@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 
 PATIENCE = 60.0
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def free_port():
