@@ -375,7 +375,7 @@ impl<'a> Plan<'a> {
             return Verdict::Spent;
         }
         let attempt = rerun.as_ref().map_or(1, |subject| subject.attempt.saturating_add(1));
-        Verdict::Started { attempt, seq: 0, rerun: rerun.map(Box::new) }
+        Verdict::Started { attempt, seq: 0, rerun }
     }
 
     /// Adds what the judged begins write.
