@@ -266,7 +266,9 @@ fn build(
     health.waits_for(Some("the ledger"));
     let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
     health.ledger(Ok(()));
-    metrics.watch_volume(&config.ledger);
+    if let Some(file) = config.ledger.file() {
+        metrics.watch_volume(file);
+    }
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
