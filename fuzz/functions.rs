@@ -245,7 +245,7 @@ pub fn body(bytes: &[u8]) {
         headers.insert("content-type", HeaderValue::from_static(kind));
         let Ok(body) = BodyDoc::read(&headers, &bytes) else { continue };
         let form = body.form(kind, &bytes);
-        RequestDigest::http(&Method::POST, "/a", &headers, &[], form);
+        RequestDigest::http(&Method::POST, "/a", None, &headers, &[], form);
         let query = std::str::from_utf8(&bytes).ok();
         let doc = RequestDoc::new(&[("id", "a%20b")], query, &headers, body);
         if let Asked::Http { head, .. } = doc.request() {
@@ -265,7 +265,8 @@ pub fn key(bytes: &[u8]) {
 
 /// A confirmation token: nobody but the sealer makes one.
 pub fn token(bytes: &[u8]) {
-    let digest = RequestDigest::http(&Method::POST, "/a", &HeaderMap::new(), &[], BodyForm::None);
+    let digest =
+        RequestDigest::http(&Method::POST, "/a", None, &HeaderMap::new(), &[], BodyForm::None);
     let operation = Digest([7; 32]);
     let binding = Binding { principal: "p", operation, digest: &digest, newest: None };
     let sealer = Sealer::new([1; 32]);

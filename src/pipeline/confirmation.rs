@@ -188,7 +188,7 @@ mod tests {
 
     fn digest(path: &str, body: &[u8]) -> RequestDigest {
         let body = BodyForm::Opaque("text/plain", body);
-        RequestDigest::http(&Method::POST, path, &HeaderMap::new(), &[], body)
+        RequestDigest::http(&Method::POST, path, None, &HeaderMap::new(), &[], body)
     }
 
     fn bound(digest: &RequestDigest) -> Binding<'_> {

@@ -266,6 +266,7 @@ impl<R> Select<R> {
         let digest = RequestDigest::http(
             &head.method,
             target,
+            head.authority.as_ref(),
             &headers,
             &operation.vary_on,
             counted.form(&kind, body.bytes()),
@@ -372,6 +373,7 @@ impl<R> Select<R> {
             RequestDigest::tool(
                 head.uri.path_and_query().map_or("/", |target| target.as_str()),
                 call.name(),
+                head.authority.as_ref(),
                 &head.headers,
                 &operation.vary_on,
                 call.arguments(),

@@ -23,7 +23,7 @@ use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
-use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
+use crate::call::payload::{Body, Collected, Partial, Prefix, Trailers, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
@@ -31,7 +31,7 @@ use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
-use crate::http::headers::{REPLAYED, sift_answer};
+use crate::http::headers::{REPLAYED, sift_answer, sift_trailers};
 use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
 use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
@@ -159,6 +159,7 @@ impl About {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(shared, &mut parts, self.authority.as_ref());
+                let body = passed(shared, body);
                 match &self.tool {
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
@@ -280,6 +281,7 @@ impl Case {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(&self.shared, &mut parts, self.write().head.authority.as_ref());
+                let body = passed(&self.shared, body);
                 match &self.write().form {
                     Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
@@ -933,6 +935,11 @@ fn relocated(
     }
     let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
     HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
+}
+
+/// An answer's trailers are passed on, but for reports that are not ours.
+pub fn passed(shared: &Shared, body: Body) -> Body {
+    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
 }
 
 /// Whether an answer is a stream of events.

@@ -14,6 +14,8 @@ mod support;
 mod bridge;
 /// What an adversary found.
 mod broken;
+/// What an adversary found about calls: digest, controls, trailers.
+mod broken_calls;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.
