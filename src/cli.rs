@@ -25,6 +25,7 @@ use crate::app;
 use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
+use crate::files;
 use crate::policy::JSON_SCHEMA;
 
 use exit::{Failure, with_help};
@@ -554,7 +555,7 @@ fn sources(
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
+    files::read_text(path, files::MAX_SETTINGS).map_err(|error| {
         let message = format!("the file of settings {} cannot be read: {error}", path.display());
         Failure::new(exit::CONFIG, with_help(&message, "give another --config"))
     })

@@ -33,6 +33,17 @@ pub struct RequestDigest {
     pub body: Digest,
 }
 
+/// A head, as the digest sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadForm<'a> {
+    /// The authority that the caller named, which the upstream is told of.
+    pub authority: Option<&'a HeaderValue>,
+    /// End-to-end headers, the carrier of the key taken out.
+    pub headers: &'a HeaderMap,
+    /// Those that count whatever they are called (`vary_on`).
+    pub vary_on: &'a [HeaderName],
+}
+
 /// A body, as the digest sees it.
 #[derive(Clone, Copy, Debug)]
 pub enum BodyForm<'a> {
@@ -45,18 +56,15 @@ pub enum BodyForm<'a> {
 }
 
 impl RequestDigest {
-    /// The digest of a plain HTTP request. `path_and_query` is without the upstream's base path; the
-    /// authority is the one that the caller named, which the upstream is told of.
+    /// The digest of a plain HTTP request. `path_and_query` is without the upstream's base path.
     pub fn http(
         method: &Method,
         path_and_query: &str,
-        authority: Option<&HeaderValue>,
-        headers: &HeaderMap,
-        vary_on: &[HeaderName],
+        head: HeadForm<'_>,
         body: BodyForm<'_>,
     ) -> Self {
         let target = http_target(method, path_and_query);
-        Self::of(target, headers_part(authority, headers, vary_on), body_part(body))
+        Self::of(target, headers_part(head), body_part(body))
     }
 
     /// The digest of a tool call to this path and query. `feed` gives everything of `params` that
@@ -64,9 +72,7 @@ impl RequestDigest {
     pub fn tool(
         path_and_query: &str,
         name: &str,
-        authority: Option<&HeaderValue>,
-        headers: &HeaderMap,
-        vary_on: &[HeaderName],
+        head: HeadForm<'_>,
         arguments: Value<'_>,
         ignored: &[&str],
         feed: impl FnOnce(&mut dyn FnMut(&[u8])),
@@ -74,8 +80,7 @@ impl RequestDigest {
         let mut sha = Sha256::new_with_prefix(b"params\0");
         feed(&mut |bytes| sha.update(bytes));
         let target = endpoint(path_and_query, name);
-        let headers = headers_part(authority, headers, vary_on);
-        let mut digest = Self::of(target, headers, finish(sha));
+        let mut digest = Self::of(target, headers_part(head), finish(sha));
         digest.mark = match without(arguments, ignored) {
             Some(doc) => tool_mark(name, doc.root()),
             None => tool_mark(name, arguments),
@@ -174,11 +179,8 @@ fn body_part(body: BodyForm<'_>) -> Digest {
     finish(sha)
 }
 
-fn headers_part(
-    authority: Option<&HeaderValue>,
-    headers: &HeaderMap,
-    vary_on: &[HeaderName],
-) -> Digest {
+fn headers_part(head: HeadForm<'_>) -> Digest {
+    let HeadForm { authority, headers, vary_on } = head;
     let mut counted: Vec<(&str, &[u8])> = headers
         .iter()
         .filter(|(name, _)| vary_on.contains(name) || counts(name.as_str()))
@@ -363,9 +365,11 @@ mod tests {
         RequestDigest::http(
             &Method::POST,
             path,
-            Some(&HeaderValue::from_static("proxy")),
-            &map,
-            &[],
+            HeadForm {
+                authority: Some(&HeaderValue::from_static("proxy")),
+                headers: &map,
+                vary_on: &[],
+            },
             BodyForm::Json("application/json", doc.root()),
         )
     }
@@ -405,7 +409,8 @@ mod tests {
             map.insert("content-type", kind.parse().unwrap());
             let body = BodyForm::Opaque("multipart/form-data", b"--a\r\n");
             let host = HeaderValue::from_static(host);
-            RequestDigest::http(&Method::POST, "/a", Some(&host), &map, &[], body)
+            let head = HeadForm { authority: Some(&host), headers: &map, vary_on: &[] };
+            RequestDigest::http(&Method::POST, "/a", head, body)
         };
         let plain = of("a", "multipart/form-data; boundary=a");
         for other in [

@@ -34,7 +34,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 pub use collect::{
-    Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix, discard,
+    Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix, collect_within,
+    discard,
 };
 
 /// Why a body ended before its end.

@@ -74,9 +74,9 @@ pub struct Sifted {
 ///
 /// # Errors
 ///
-/// A refusal for a message that is malformed as HTTP, or a malformed control. What is merely odd (a
-/// doubled control or credential, a mis-spelt or overriding header) is told in [`Sifted::oddity`], so
-/// that observe mode can pass it.
+/// A refusal for a message that is malformed as HTTP. What is merely odd (a malformed or doubled control,
+/// a doubled credential, a mis-spelt or overriding header, an expectation that nobody knows) is told in
+/// [`Sifted::oddity`], so that observe mode can pass it.
 pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refusal> {
     let mut sifted = Sifted::default();
     let mut has_hop = false;
@@ -115,14 +115,20 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
     if has_hop {
         hops(headers, &mut sifted)?;
     }
-    if has_expect && let Some(expect) = headers.remove(header::EXPECT) {
-        if !expect.as_bytes().eq_ignore_ascii_case(b"100-continue") {
-            return Err(Refusal::Expectation);
+    if has_expect {
+        // Any other expectation passes as it came where the rules are only observed.
+        if headers
+            .get(header::EXPECT)
+            .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+        {
+            headers.remove(header::EXPECT);
+            sifted.expects_continue = true;
+        } else {
+            sifted.oddity.get_or_insert(Refusal::Expectation);
         }
-        sifted.expects_continue = true;
     }
     if has_control {
-        sifted.control = controls(headers, &mut sifted.oddity)?;
+        sifted.control = controls(headers, &mut sifted.oddity);
     }
     Ok(sifted)
 }
@@ -338,9 +344,9 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Reads the controls and takes out those that are only ours. `Idempotency-Key` stays where it is:
-/// whether it goes on is the carrier's business.
-fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Control, Refusal> {
+/// Reads the controls and takes out those that are only ours; one that is malformed counts as not given
+/// and is an oddity. `Idempotency-Key` stays where it is: whether it goes on is the carrier's business.
+fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Control {
     let mut control = Control::default();
     if let Some(value) = headers.get(&IDEMPOTENCY_KEY) {
         match Key::from_header(value.as_bytes()) {
@@ -350,32 +356,39 @@ fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Con
             }
         }
     }
+    let mut odd = |what| {
+        oddity.get_or_insert(Refusal::InvalidMeta(what));
+    };
     if let Some(value) = headers.remove(&EFFECT_CONFIRM) {
-        control.confirm = Some(confirmation(&value)?);
+        control.confirm = confirmation(&value);
+        if control.confirm.is_none() {
+            odd("Effect-Confirm is `true` or a token");
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_STAGE) {
-        control.stage = match value.as_bytes() {
-            b"true" => true,
-            b"false" => false,
-            _ => return Err(Refusal::InvalidMeta("Effect-Stage is `true` or `false`")),
-        };
+        match value.as_bytes() {
+            b"true" => control.stage = true,
+            b"false" => {}
+            _ => odd("Effect-Stage is `true` or `false`"),
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_TASK) {
         let label = value.to_str().ok().filter(|label| {
             !label.is_empty() && label.len() <= MAX_TASK && label.bytes().all(|b| b >= b' ')
         });
-        let fault = Refusal::InvalidMeta("Effect-Task is 1 to 200 visible characters");
-        control.task = Some(label.ok_or(fault)?.to_owned());
+        control.task = label.map(str::to_owned);
+        if control.task.is_none() {
+            odd("Effect-Task is 1 to 200 visible characters");
+        }
     }
-    Ok(control)
+    control
 }
 
-fn confirmation(value: &HeaderValue) -> Result<Confirmation, Refusal> {
-    let text = value.to_str().unwrap_or_default().trim();
-    match text {
-        "true" => Ok(Confirmation::Word),
-        "" => Err(Refusal::InvalidMeta("Effect-Confirm is `true` or a token")),
-        token => Ok(Confirmation::Token(token.to_owned())),
+fn confirmation(value: &HeaderValue) -> Option<Confirmation> {
+    match value.to_str().unwrap_or_default().trim() {
+        "true" => Some(Confirmation::Word),
+        "" => None,
+        token => Some(Confirmation::Token(token.to_owned())),
     }
 }
 

@@ -3,6 +3,13 @@
 //! A write's dispatch is classified, its evidence evaluated, its undo resolved, its entry finished and
 //! its report made, in this order, inside the task that `record` spawned. A read is passed on with its
 //! report. Nothing here can refuse: something may have been sent.
+//!
+//! The report is written once the finish is queued, not once it is durable: waiting would add a second
+//! flush to every write. Its `ledger: unfinished` therefore says that the ledger is known not to take the
+//! finish (it is down, or still owes earlier ones), not that a crash in the next milliseconds could leave
+//! the entry begun. After such a crash the entry is unknown, and a repeat is refused until it is settled,
+//! which is the safe side. So that a finish does not fail for want of room, the ledger refuses begins
+//! while there is only as much left as finishes may need.
 
 mod notice;
 mod outcome;
