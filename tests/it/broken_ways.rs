@@ -244,8 +244,12 @@ fn contract_2_a_pipe_in_a_policy_is_a_finding_and_holds_nothing_up() {
     let moved = POLICY.replace("POST /notes\"", "POST /moved\"");
     std::fs::write(home.policies().join("test.yaml"), moved).unwrap();
     process.signal(rustix::process::Signal::HUP);
+    let mut count = 0;
     wait::until("the next policy", || {
-        (process.agent().post("/notes", &[], "{}").status == 428).then_some(())
+        // Another call each time: one whose agent left gets its recorded answer, whatever the policy.
+        count += 1;
+        let body = format!("{{\"count\":{count}}}");
+        (process.agent().post("/notes", &[], &body).status == 428).then_some(())
     });
     process.signal(rustix::process::Signal::TERM);
     assert_eq!(process.wait().code(), Some(0));
