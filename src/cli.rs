@@ -27,6 +27,7 @@ use crate::app;
 use crate::config::{Config, PASSWORD, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
+use crate::files;
 use crate::policy::JSON_SCHEMA;
 use crate::prove::Options;
 
@@ -634,7 +635,7 @@ fn sources(
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
+    files::read_text(path, files::MAX_SETTINGS).map_err(|error| {
         let message = format!("the file of settings {} cannot be read: {error}", path.display());
         Failure::new(exit::CONFIG, with_help(&message, "give another --config"))
     })

@@ -677,13 +677,12 @@ impl OperationMetrics {
                 "decision",
                 &requests,
                 |decision| match decision {
-                    Decision::Forwarded | Decision::PolicyRefused => true,
+                    Decision::Forwarded | Decision::PolicyRefused | Decision::WouldRefuse => true,
                     Decision::Replayed
                     | Decision::Staged
                     | Decision::ConfirmationRequired
                     | Decision::DuplicateRefused
-                    | Decision::LedgerUnavailable
-                    | Decision::WouldRefuse => is_write,
+                    | Decision::LedgerUnavailable => is_write,
                 },
             ),
             outcomes: maker.counters_for::<Disposition>(

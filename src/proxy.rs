@@ -322,7 +322,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         }
         let budget: &Budget = &shared.budget;
         let limit = limits.request_body_bytes;
-        let collected = payload::collect(body, limit, budget, limits.request_idle).await;
+        let (idle, total) = (limits.request_idle, shared.settings.timeouts.total);
+        let collected = payload::collect_within(body, limit, budget, idle, total).await;
         let collected = collected.map_err(|error| {
             let refusal = match error {
                 CollectError::Broken(_) => Refusal::BodyBroken,

@@ -80,7 +80,10 @@ impl Control {
                 return Ended { forced: 0 };
             }
         };
-        runtime.block_on(self.serve(signals))
+        let ended = runtime.block_on(self.serve(signals));
+        // A thread that still reads policy files, from a volume that hangs, holds nothing back.
+        runtime.shutdown_background();
+        ended
     }
 
     async fn serve(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {

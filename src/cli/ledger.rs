@@ -27,6 +27,11 @@ pub(super) fn open(place: &Place) -> Result<ReadOnly, Failure> {
                     TAKEBACK_LEDGER or --config FILE";
         return Err(Failure::new(exit::DATA, with_help(&message, help)));
     }
+    if place.file().is_some_and(std::path::Path::is_dir) {
+        let message = format!("{place} is a folder");
+        let help = "give the ledger's file in it: --ledger FOLDER/ledger.db";
+        return Err(Failure::new(exit::DATA, with_help(&message, help)));
+    }
     ReadOnly::open(place).map_err(|error| {
         let (code, help) = match &error {
             OpenError::Io(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -45,6 +50,10 @@ pub(super) fn unreadable(error: crate::ledger::LedgerError) -> Failure {
 
 /// Lists entries, newest first.
 pub(super) fn list(place: &Place, asked: &List<'_>) -> Result<u8, Failure> {
+    if asked.limit == 0 {
+        let message = with_help("--limit 0 lists nothing", "give 1 or more");
+        return Err(Failure::new(exit::USAGE, message));
+    }
     let state = asked.state.map(|state| {
         State::from_name(state).ok_or_else(|| {
             let states: Vec<&str> = State::ALL.iter().map(|state| state.as_str()).collect();

@@ -26,6 +26,7 @@ pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
+pub mod foresee;
 pub mod live;
 pub mod reconcile;
 pub mod record;

@@ -150,8 +150,9 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         control: &mut Control,
     ) -> Result<Asked, Refusal> {
         let shared = &self.cx.shared;
-        let idle = shared.settings.limits.request_idle;
-        let collected = payload::collect(body, MAX_BODY, &shared.budget, idle).await;
+        let settings = &shared.settings;
+        let (idle, total) = (settings.limits.request_idle, settings.timeouts.total);
+        let collected = payload::collect_within(body, MAX_BODY, &shared.budget, idle, total).await;
         let collected = collected.map_err(|error| match error {
             CollectError::Broken(_) => Refusal::BodyBroken,
             CollectError::Budget => Refusal::Overloaded,
