@@ -1,11 +1,14 @@
-//! Talking to the upstream: one authority, HTTP/1.1, a small pool, and the proof of what was sent.
+//! Talking to the upstream: one authority, a small pool, and the proof of what was sent.
 //!
 //! [`Upstream::send`] answers with one of three things, decided here once: an answer,
 //! [`Sent::NotSent`] (no byte of the request left this process: the only case that may be tried
 //! again), or [`Sent::Lost`] (it may have arrived, and we do not know what came of it). The proof
-//! is hyper's: a connection that fails gives a request back only if it never began to write it
-//! (standards H-24). Such a request is sent again on a fresh connection right here; nothing else is
-//! ever sent twice.
+//! is hyper's: a connection that fails gives a request back only if it never began to write it; over
+//! HTTP/2 also the upstream's, which says that it did not look at a stream (standards H-24). Such a
+//! request is sent again on a fresh connection right here; nothing else is ever sent twice.
+//!
+//! [`Protocol`] says how it is spoken to: plain HTTP/1.1; TLS, with HTTP/2 if the upstream takes it
+//! and HTTP/1.1 else; or plain HTTP/2 by prior knowledge.
 //!
 //! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task
 //! and no allocation per call: a `Link` is one box that moves from the idle list into the answer's
@@ -21,26 +24,34 @@
 
 mod connect;
 mod link;
+mod mux;
 mod pool;
+#[cfg(test)]
+mod secure_tests;
 #[cfg(test)]
 mod tests;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::header::{
+    CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE,
+};
+use http::uri::{Authority as UriAuthority, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::call::payload::Body;
 use crate::tasks::Tasks;
+use crate::tls::ClientTls;
 
 pub use connect::{Authority, AuthorityError};
-use link::Link;
+use link::{Link, Sender};
+use mux::was_never_processed;
 use pool::Pool;
 
 /// How often one call of [`Upstream::send`] may be handed back unsent before it gives up. The first
@@ -52,7 +63,10 @@ const ATTEMPTS: usize = 3;
 pub struct Config {
     /// Where it is; a name is looked up at each connect.
     pub authority: Authority,
-    /// Connections in use at the same time; a call beyond them waits under the connect clock.
+    /// How it is spoken to.
+    pub protocol: Protocol,
+    /// Connections, or streams of shared ones, in use at the same time; a call beyond them waits
+    /// under the connect clock.
     pub connections: usize,
     /// Connections kept for later calls.
     pub idle_connections: usize,
@@ -63,14 +77,43 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: 512 connections, 128 kept, for 3 s, up to 5 minutes old.
+    /// The defaults: plain, 512 connections, 128 kept, for 3 s, up to 5 minutes old.
     pub fn new(authority: Authority) -> Self {
         Self {
             authority,
+            protocol: Protocol::Clear,
             connections: 512,
             idle_connections: 128,
             idle: Duration::from_secs(3),
             max_age: Duration::from_secs(300),
+        }
+    }
+}
+
+/// How the upstream is spoken to.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// Plain HTTP/1.1.
+    Clear,
+    /// Plain HTTP/2, by prior knowledge.
+    ClearHttp2,
+    /// Through TLS; HTTP/2 if the upstream takes it, else HTTP/1.1.
+    Tls(Arc<ClientTls>),
+}
+
+impl Protocol {
+    /// Grows when connections of before should not be used again.
+    fn generation(&self) -> u64 {
+        match self {
+            Self::Clear | Self::ClearHttp2 => 0,
+            Self::Tls(tls) => tls.generation(),
+        }
+    }
+
+    fn scheme(&self) -> Scheme {
+        match self {
+            Self::Clear | Self::ClearHttp2 => Scheme::HTTP,
+            Self::Tls(_) => Scheme::HTTPS,
         }
     }
 }
@@ -140,6 +183,12 @@ pub enum NotSentReason {
     /// The connect clock ran out while all connections were in use.
     #[error("all connections stayed in use")]
     PoolTimeout,
+    /// The upstream said that it did not look at the request, each time.
+    #[error("the upstream refused to look at the request")]
+    Refused,
+    /// The TLS handshake failed, on either side.
+    #[error("the TLS handshake failed")]
+    Tls,
 }
 
 /// How many connections a pool has.
@@ -176,18 +225,27 @@ impl Upstream {
         let began = Instant::now();
         let total = clocks.total.map(|total| began + total);
         let connect_by = earlier(began + clocks.connect, total);
+        let mut reason = NotSentReason::Closed;
         for attempt in 0..ATTEMPTS {
             let link = match self.pool.checkout(connect_by, began, attempt == 0).await {
                 Ok(link) => link,
                 Err(reason) => return Sent::NotSent(reason),
             };
-            match exchange(link, request, clocks, total).await {
+            match exchange(link, request, self.pool.protocol(), clocks, total).await {
                 Exchanged::Answer(answer) => return Sent::Answer(answer),
                 Exchanged::Lost(reason) => return Sent::Lost(reason),
-                Exchanged::Returned(unsent) => request = *unsent,
+                Exchanged::NotSent(reason) => return Sent::NotSent(reason),
+                Exchanged::Refused(unsent) => {
+                    reason = NotSentReason::Refused;
+                    request = *unsent;
+                }
+                Exchanged::Returned(unsent) => {
+                    reason = NotSentReason::Closed;
+                    request = *unsent;
+                }
             }
         }
-        Sent::NotSent(NotSentReason::Closed)
+        Sent::NotSent(reason)
     }
 
     /// How many connections there are.
@@ -205,39 +263,57 @@ impl Upstream {
 enum Exchanged {
     Answer(Response<Body>),
     Lost(LostReason),
-    /// Boxed: it is rare, and large.
+    NotSent(NotSentReason),
+    /// The upstream did not look at it. Boxed: it is rare, and large.
+    Refused(Box<Request<Body>>),
+    /// It was not written. Boxed likewise.
     Returned(Box<Request<Body>>),
 }
 
 async fn exchange(
     mut link: Box<Link>,
     request: Request<Body>,
+    protocol: &Protocol,
     clocks: &Clocks,
     total: Option<Instant>,
 ) -> Exchanged {
     let head_by = earlier(Instant::now() + clocks.head, total);
     link.set_timer(head_by);
-    let mut sending = pin!(link.sender.try_send_request(request));
-    let answered = std::future::poll_fn(|cx| {
-        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-            return Poll::Ready(Some(answered));
+    let Link { sender, timer, refusal, .. } = &mut *link;
+    // Leaving by the timer drops the link, which closes the connection, or resets the stream: an
+    // answer that comes late can reach nobody (case B3).
+    let (answered, again) = match sender {
+        Sender::Http1(sender) => {
+            let sending = sender.try_send_request(into_http1(request));
+            (until(sending, timer.as_mut()).await, None)
         }
-        link.timer.as_mut().poll(cx).map(|()| None)
-    });
-    // Leaving by the timer drops the link, which closes the connection: an answer that comes late
-    // can reach nobody (case B3).
-    let answer = match answered.await {
+        Sender::Http2(sender) => {
+            let request = into_http2(request, protocol);
+            let again = copy(&request);
+            // Boxed: a call over HTTP/1.1 has no room for it.
+            let sending = Box::pin(sender.try_send_request(request));
+            (until(sending, timer.as_mut()).await, again)
+        }
+    };
+    let answer = match answered {
         None if total == Some(head_by) => return Exchanged::Lost(LostReason::TotalTimeout),
         None => return Exchanged::Lost(LostReason::HeadTimeout),
         Some(Err(mut error)) => {
-            return match error.take_message() {
-                Some(unsent) => Exchanged::Returned(Box::new(unsent)),
-                None => Exchanged::Lost(lost_reason(error.error())),
+            if refusal.has_come() {
+                return Exchanged::NotSent(NotSentReason::Tls);
+            }
+            if let Some(unsent) = error.take_message() {
+                return Exchanged::Returned(Box::new(unsent));
+            }
+            return match (was_never_processed(error.error()), again) {
+                (true, Some(again)) => Exchanged::Refused(again),
+                (true, None) => Exchanged::NotSent(NotSentReason::Refused),
+                (false, _) => Exchanged::Lost(lost_reason(error.error())),
             };
         }
         Some(Ok(answer)) => answer,
     };
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS || has_two_framings(answer.headers()) {
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS || is_framed_oddly(answer.headers()) {
         return Exchanged::Lost(LostReason::Protocol);
     }
     if answer.status() == StatusCode::UNAUTHORIZED && binds_connection(answer.headers()) {
@@ -248,8 +324,64 @@ async fn exchange(
     Exchanged::Answer(Response::from_parts(head, body))
 }
 
+/// What comes of `sending` before the timer runs out.
+async fn until<F: Future>(sending: F, mut timer: Pin<&mut Sleep>) -> Option<F::Output> {
+    let mut sending = pin!(sending);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
+            return Poll::Ready(Some(answered));
+        }
+        timer.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
 fn earlier(deadline: Instant, other: Option<Instant>) -> Instant {
     other.map_or(deadline, |other| other.min(deadline))
+}
+
+/// A request in HTTP/1.1's form, whatever form an earlier attempt gave it.
+fn into_http1(mut request: Request<Body>) -> Request<Body> {
+    if request.version() == Version::HTTP_11 {
+        return request;
+    }
+    *request.version_mut() = Version::HTTP_11;
+    let target = request.uri().path_and_query().cloned();
+    let authority = request.uri().authority();
+    let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    if let Some(host) = host {
+        request.headers_mut().insert(HOST, host);
+    }
+    frame(&mut request);
+    request
+}
+
+/// A request in HTTP/2's form: an absolute target in place of `Host`, and no framing of its own.
+fn into_http2(mut request: Request<Body>, protocol: &Protocol) -> Request<Body> {
+    *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    let host = request.headers_mut().remove(HOST);
+    let authority = host.and_then(|host| UriAuthority::try_from(host.as_bytes()).ok());
+    if let Some(authority) = authority {
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(protocol.scheme());
+        parts.authority = Some(authority);
+        parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    }
+    request
+}
+
+/// A copy to send again; none of a body that is not in memory.
+fn copy(request: &Request<Body>) -> Option<Box<Request<Body>>> {
+    let body = request.body().copy()?;
+    let mut again = Request::new(body);
+    again.method_mut().clone_from(request.method());
+    again.uri_mut().clone_from(request.uri());
+    *again.version_mut() = request.version();
+    again.headers_mut().clone_from(request.headers());
+    Some(Box::new(again))
 }
 
 fn lost_reason(error: &hyper::Error) -> LostReason {
@@ -262,9 +394,13 @@ fn lost_reason(error: &hyper::Error) -> LostReason {
     }
 }
 
-/// hyper reads such an answer as chunked and keeps the length; the next reader may not (H-20r).
-fn has_two_framings(headers: &HeaderMap) -> bool {
-    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
+/// hyper reads an answer with both framings as chunked and keeps the length; the next reader may not
+/// (H-20r). One in a further coding, such as `gzip, chunked`, it would pass on as if it were plain.
+fn is_framed_oddly(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return false };
+    let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    !is_chunked || codings.next().is_some() || headers.contains_key(CONTENT_LENGTH)
 }
 
 /// Authentication that belongs to the connection: a pooled one would lend one caller's identity to

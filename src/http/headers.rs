@@ -46,6 +46,13 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     PROXY_CONNECTION,
 ];
 
+/// A header that this proxy or HTTP itself gives a meaning, so that nothing else may be told by it.
+pub fn has_meaning(name: &HeaderName) -> bool {
+    !matches!(class_of(name.as_str(), &REPORT), NameClass::EndToEnd)
+        || [header::COOKIE, header::VIA, header::FORWARDED, REPLAYED].contains(name)
+        || name.as_str().starts_with("x-forwarded-")
+}
+
 /// What [`sift`] found.
 #[derive(Debug, Default)]
 pub struct Sifted {
@@ -141,7 +148,8 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
             | NameClass::Single(_)
             | NameClass::Override
             | NameClass::Misspelt(_) => {
-                let is_report = folded_eq(name.as_str(), report.as_str());
+                let is_report = folded_eq(name.as_str(), report.as_str())
+                    || folded_eq(name.as_str(), REPLAYED.as_str());
                 if is_report || *name == header::ALT_SVC {
                     stripped = stripped.saturating_add(u32::from(is_report));
                     removed.push(name.clone());
@@ -161,6 +169,20 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
         }
     }
     stripped
+}
+
+/// Takes reports that are not ours out of the fields after a body.
+pub fn sift_trailers(trailers: &mut HeaderMap, report: &HeaderName) {
+    let is_ours = |name: &str| {
+        matches!(class_of(name, report), NameClass::Reserved)
+            || folded_eq(name, report.as_str())
+            || folded_eq(name, REPLAYED.as_str())
+    };
+    let names: Vec<HeaderName> =
+        trailers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
+    for name in names {
+        trailers.remove(name);
+    }
 }
 
 enum NameClass {
@@ -417,9 +439,11 @@ mod tests {
         let lines = [("x-anvil-effect", "{}"), ("X_Anvil_Effect", "{}"), ("x-own-report", "{}")];
         let mut request = headers(&lines);
         let mut answer = headers(&lines);
+        answer.insert("idempotent_replayed", "true".parse().unwrap());
+        answer.insert(REPLAYED, "true".parse().unwrap());
 
         assert_eq!(sift(&mut request, &own).unwrap().stripped, 3);
-        assert_eq!(sift_answer(&mut answer, &own), 3);
+        assert_eq!(sift_answer(&mut answer, &own), 5);
 
         assert!(request.is_empty());
         assert!(answer.is_empty());

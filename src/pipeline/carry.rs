@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::ask::Ask;
 use super::step::{Next, Stage, Step};
@@ -14,6 +15,7 @@ use crate::contract::class::Mode;
 use crate::contract::json::{Doc, Kind};
 use crate::contract::key::{Carrier, Key, Place};
 use crate::http::encode::{self, Hop};
+use crate::http::signature::{Change, broken_by};
 use crate::mcp::Era;
 use crate::mcp::catalog::Mirrored;
 use crate::mcp::headers::mirrored_value;
@@ -67,6 +69,11 @@ impl Carry {
 
     fn carry(&self, fresh: Fresh, mirrored: &[Mirrored]) -> Result<Carried, Box<Refused>> {
         let write = &fresh.write;
+        // Early data can be sent again by whoever saw it (RFC 8470; standards H-25).
+        let is_early = write.head.headers.get("early-data").is_some_and(|early| early == "1");
+        if is_early && write.mode == Mode::Enforce {
+            return Err(write.refuse(Refusal::TooEarly));
+        }
         let ledger_id = fresh
             .continued
             .clone()
@@ -147,10 +154,48 @@ impl Carry {
             }
         };
         ask_for_identity(&mut headers);
+        if write.mode == Mode::Enforce {
+            is_signed(fresh, carrier, &headers, target.as_deref(), &body)?;
+        }
         set_length(&mut headers, &write.head.method, body.len());
         let head = encode::request_head(&write.head, headers, target.as_deref(), &self.hop)?;
         Ok(Wire { head, body })
     }
+}
+
+/// Refuses what would break a signature of the caller's (standards C-9).
+fn is_signed(
+    fresh: &Fresh,
+    carrier: &Carrier,
+    headers: &HeaderMap,
+    target: Option<&str>,
+    body: &Bytes,
+) -> Result<(), Refusal> {
+    let write = &fresh.write;
+    let (head, came) = (&write.head, &write.head.headers);
+    let is_changed = |name: &HeaderName| headers.get(name) != came.get(name);
+    let asked = head.uri.path_and_query().map(PathAndQuery::as_str);
+    let is_rewritten = match &write.form {
+        Form::Http { body: sent, .. } => body != sent.bytes(),
+        Form::Mcp { call, .. } => body != call.message().body(),
+    };
+    let mut changes = Vec::new();
+    if let Place::Header(name) = &carrier.place
+        && is_changed(name)
+    {
+        changes.push(Change::Header(name));
+    }
+    if target.is_some() && target != asked {
+        changes.push(Change::Query);
+    }
+    if is_rewritten {
+        changes.push(Change::Body);
+    }
+    if is_changed(&header::ACCEPT_ENCODING) {
+        changes.push(Change::Header(&header::ACCEPT_ENCODING));
+    }
+    let broken = changes.into_iter().find_map(|change| broken_by(came, head.query(), change));
+    broken.map_or(Ok(()), |signature| Err(Refusal::BreaksSignature(signature)))
 }
 
 /// Keeps the headers equal to the arguments that they mirror (standards MCP-15).

@@ -1,6 +1,7 @@
-//! One connection to the upstream: hyper's sending half, its timer, and the answer being read.
+//! One call's way to the upstream: hyper's sending half, its timer, and the answer being read.
 //!
-//! It is one box for the connection's whole life. While an answer streams the box *is* the body's
+//! With HTTP/1.1 that is a connection, with HTTP/2 a share of one, which goes with the call. The
+//! first is one box for the connection's whole life. While an answer streams the box *is* the body's
 //! source; at the end it goes back to the pool, and if it is dropped before, the connection's task
 //! is aborted: hyper by itself would go on writing a request whose answer came early. Its timer is
 //! reset, not made anew: tokio moves a deadline that only grows without taking a lock.
@@ -12,13 +13,15 @@ use std::time::Duration;
 
 use http_body::{Body as _, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::client::conn::http1::Builder;
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::NotSentReason;
-use super::connect::Transport;
+use super::connect::{Refusal, Transport};
+use super::mux::Share;
 use super::pool::Place;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::tasks::Tasks;
@@ -28,21 +31,48 @@ use crate::tasks::Tasks;
 const MAX_HEAD: usize = 64 * 1024;
 
 pub(super) struct Link {
-    pub(super) sender: SendRequest<Body>,
+    pub(super) sender: Sender,
     pub(super) timer: Pin<Box<Sleep>>,
     pub(super) born: Instant,
     pub(super) idle_since: Instant,
+    /// Of the TLS configuration that it was made under.
+    pub(super) generation: u64,
+    pub(super) refusal: Refusal,
     /// None while it is idle.
     place: Option<Place>,
     answer: Option<Answer>,
     is_reusable: bool,
-    driver: JoinHandle<()>,
+    /// Its drop ends the connection, or gives the share back.
+    _end: Ending,
 }
 
-impl Drop for Link {
+/// What takes a request.
+pub(super) enum Sender {
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
+}
+
+/// What goes with a link.
+#[expect(dead_code, reason = "their drops are what they are for")]
+enum Ending {
+    Connection(Driver),
+    Share(Share),
+}
+
+/// The task of a connection.
+struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.0.abort();
     }
+}
+
+/// Whether a link serves another call after its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IsReusable {
+    No,
+    Yes,
 }
 
 struct Answer {
@@ -63,9 +93,11 @@ enum Waiting {
 impl Link {
     pub(super) async fn open(
         transport: Transport,
+        generation: u64,
         place: Place,
         tasks: &Tasks,
     ) -> Result<Box<Self>, NotSentReason> {
+        let refusal = transport.refusal();
         let handshake =
             Builder::new().max_header_size(MAX_HEAD).handshake(TokioIo::new(transport)).await;
         let Ok((sender, connection)) = handshake else { return Err(NotSentReason::Closed) };
@@ -74,22 +106,51 @@ impl Link {
                 tracing::debug!(%error, "an upstream connection ended");
             }
         });
+        let ending = Ending::Connection(Driver(driver));
+        let sender = Sender::Http1(sender);
+        Ok(Self::new(sender, ending, refusal, generation, place, IsReusable::Yes))
+    }
+
+    /// A share of a connection, for one call.
+    pub(super) fn shared(
+        sender: http2::SendRequest<Body>,
+        share: Share,
+        refusal: Refusal,
+        place: Place,
+    ) -> Box<Self> {
+        let sender = Sender::Http2(sender);
+        Self::new(sender, Ending::Share(share), refusal, 0, place, IsReusable::No)
+    }
+
+    fn new(
+        sender: Sender,
+        ending: Ending,
+        refusal: Refusal,
+        generation: u64,
+        place: Place,
+        is_reusable: IsReusable,
+    ) -> Box<Self> {
         let now = Instant::now();
-        Ok(Box::new(Self {
+        Box::new(Self {
             sender,
             timer: Box::pin(sleep_until(now)),
             born: now,
             idle_since: now,
+            generation,
+            refusal,
             place: Some(place),
             answer: None,
-            is_reusable: true,
-            driver,
-        }))
+            is_reusable: is_reusable == IsReusable::Yes,
+            _end: ending,
+        })
     }
 
     /// hyper has finished with the last call and waits for another.
     pub(super) fn is_ready(&self) -> bool {
-        self.sender.is_ready()
+        match &self.sender {
+            Sender::Http1(sender) => sender.is_ready(),
+            Sender::Http2(sender) => sender.is_ready(),
+        }
     }
 
     pub(super) fn occupy(&mut self, place: Place) {

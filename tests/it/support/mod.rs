@@ -1,8 +1,11 @@
 //! What the tests stand on.
 
 pub mod agent;
+#[path = "../../../src/tls/testing.rs"]
+pub mod certs;
 pub mod mcp;
 pub mod process;
+pub mod secure;
 pub mod sidecar;
 pub mod upstream;
 pub mod wait;

@@ -12,7 +12,8 @@ use super::{Agent, wait};
 /// A directory with a policy, and where the ledger lies; outlives the processes that use it.
 pub struct Home {
     directory: tempfile::TempDir,
-    pub upstream: SocketAddr,
+    /// The upstream's URL.
+    pub url: String,
 }
 
 impl Home {
@@ -20,11 +21,33 @@ impl Home {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("policies")).unwrap();
         std::fs::write(directory.path().join("policies/test.yaml"), policy).unwrap();
-        Self { directory, upstream }
+        let url = format!("http://{upstream}");
+        Self { directory, url }
     }
 
     pub fn ledger(&self) -> PathBuf {
         self.directory.path().join("data/ledger.db")
+    }
+
+    /// A file beside the ledger.
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        super::certs::written(self.directory.path(), name, text)
+    }
+
+    /// Starts it with a file of settings.
+    pub fn start_configured(&self, settings: &str) -> Process {
+        let path = self.file("takeback.yaml", settings);
+        self.start_with(&["--config", path.to_str().unwrap()])
+    }
+
+    /// What it says when it does not start with a file of settings, and its exit code.
+    pub fn fails_configured(&self, settings: &str) -> (Option<i32>, String) {
+        let path = self.file("takeback.yaml", settings);
+        let (mut command, ..) = self.command(&[]);
+        let output = command.args(["--config", path.to_str().unwrap()]).status().unwrap();
+        (output.code(), self.log())
     }
 
     /// The folder of the policy.
@@ -61,7 +84,7 @@ impl Home {
         };
         command
             .arg("run")
-            .args(["--upstream", &format!("http://{}", self.upstream)])
+            .args(["--upstream", &self.url])
             .arg("--policies")
             .arg(self.directory.path().join("policies"))
             .args(["--listen", &data.to_string()])
