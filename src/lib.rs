@@ -83,6 +83,7 @@ pub mod metrics;
 pub mod pipeline;
 pub mod policy;
 pub mod principal;
+pub mod prove;
 pub mod proxy;
 pub mod reread;
 pub mod server;
