@@ -19,6 +19,8 @@
 //! entry that was begun is unknown at the next start.
 
 mod control;
+mod files;
+mod keys;
 pub mod log;
 mod reload;
 mod worker;
@@ -47,7 +49,7 @@ use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
-use crate::server::{self, BindError, Drain};
+use crate::server::{self, BindError, Drain, Security};
 use crate::tasks::Tasks;
 use crate::upstream::{self, Upstream};
 
@@ -354,9 +356,16 @@ fn build_on(
         keep_alive: config.timeouts.keep_alive,
         ..server::Limits::default()
     };
-    let mut upstream = upstream::Config::new(config.upstream.authority.clone());
+    let mut upstream = upstream::Config {
+        protocol: config.upstream.protocol.clone(),
+        ..upstream::Config::new(config.upstream.authority.clone())
+    };
     // A stream keeps its connection while it rests, and all of them may be with one worker.
     upstream.connections = upstream.connections.max(config.limits.inflight);
+    let security = Security {
+        tls: config.tls.as_ref().map(|tls| Arc::clone(&tls.value)),
+        san: config.principal.san,
+    };
     let listeners =
         server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
     let data = listeners.first().map_or(config.listen, server::Listener::address);
@@ -368,7 +377,7 @@ fn build_on(
     let mut workers = Vec::with_capacity(listeners.len());
     for (index, listener) in listeners.into_iter().enumerate() {
         let worker = Worker {
-            listener,
+            listener: listener.with_security(security.clone()),
             shared: Arc::clone(&shared),
             upstream: upstream.clone(),
             places: places.clone(),
@@ -392,6 +401,7 @@ fn build_on(
     let parts = Parts {
         watch,
         asks,
+        files: files::watched(&config, &shared.metrics),
         admin: Admin {
             shared,
             upstream: Upstream::new(upstream, tasks),
@@ -469,7 +479,13 @@ fn settings(config: &Config) -> Settings {
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
-        upstream_headers: config.upstream.headers.clone(),
+        upstream_headers: config
+            .upstream
+            .headers
+            .as_ref()
+            .map(|headers| headers.value.clone())
+            .unwrap_or_default(),
+        principals: config.principal.sources.clone(),
         mcp: McpSettings {
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::files::Files;
 use super::reload::Reload;
 use super::worker::Started;
 use super::{Ended, seconds};
@@ -61,6 +62,7 @@ pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) watch: Watch,
     pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) files: Files,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
@@ -105,7 +107,7 @@ impl Control {
         }
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
-        let Parts { admin, watch, asks, admin_socket, admin_path, .. } = parts;
+        let Parts { admin, watch, asks, files, admin_socket, admin_path, .. } = parts;
         let Parts { workers, draining, drain, end, times, .. } = parts;
         let shared = Arc::clone(&admin.shared);
         let reload = Reload {
@@ -117,6 +119,7 @@ impl Control {
             hangup,
         };
         drop(tasks.spawn_background("reload", reload.run()));
+        drop(tasks.spawn_background("files", files.run(tasks.clone())));
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
                 let router = admin::router(Arc::new(admin));

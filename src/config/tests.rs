@@ -77,8 +77,6 @@ fn every_fault_is_told_at_once_with_its_place_and_what_to_do() {
         ("etc/takeback.yaml:4:3:", "did you mean `timeouts.connect_ms`?"),
         ("etc/takeback.yaml:5:1:", "its members are inflight"),
         ("etc/takeback.yaml:6:1:", "give `enforce` or `observe`"),
-        ("etc/takeback.yaml:7:8:", "`tls` is not supported yet"),
-        ("etc/takeback.yaml:9:3:", "https:// address, which is not supported yet"),
         ("configuration:", "no policies are given"),
     ] {
         assert!(faults.contains(place), "{place} is not in:\n{faults}");
@@ -88,13 +86,7 @@ fn every_fault_is_told_at_once_with_its_place_and_what_to_do() {
 
 #[test]
 fn each_setting_that_is_not_there_yet_says_so() {
-    let table = [
-        "principal: { headers: { name: X-User } }",
-        "principal: { jwt: {} }",
-        "upstream: { ca_file: a }",
-        "upstream: { server_name: a }",
-        "admin_listen: 127.0.0.1:9000",
-    ];
+    let table = ["admin_listen: 127.0.0.1:9000"];
     for text in table {
         let faults = faults(with_required(file(text)));
         assert!(faults.contains("not supported yet"), "{text}: {faults}");
@@ -144,9 +136,12 @@ fn upstream_headers_come_from_their_file_and_are_never_shown() {
     let settings = [UPSTREAM, POLICIES, ("upstream.headers_file", path)];
     let config = Config::load(Sources::of(&settings)).unwrap();
 
-    assert_eq!(config.upstream.headers.len(), 2);
-    assert_eq!(config.upstream.headers[0].1, "Bearer hunter2");
-    assert_eq!(config.upstream.headers[1].1, "a");
+    let injected = config.upstream.headers.as_ref().unwrap().value.clone();
+    let lines = injected.load().unwrap();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0].1, "Bearer hunter2");
+    assert_eq!(lines[1].1, "a");
+    assert!(!format!("{lines:?}").contains("hunter2"));
     assert!(!format!("{config:?}").contains("hunter2"));
 
     std::fs::write(path, "Authorization Bearer hunter2\nHost: gw\nX-A: 1\nx-a: 2\n").unwrap();

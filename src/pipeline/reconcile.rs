@@ -354,9 +354,10 @@ fn request(shared: &Shared, target: &LookupTarget) -> Result<Request<Body>, http
         .header(header::ACCEPT_ENCODING, "identity")
         .header(header::USER_AGENT, concat!("takeback/", env!("CARGO_PKG_VERSION")))
         .body(Body::empty())?;
-    for (name, value) in target.headers.iter().chain(&settings.upstream_headers) {
+    for (name, value) in &target.headers {
         request.headers_mut().insert(name.clone(), value.clone());
     }
+    settings.upstream_headers.put(request.headers_mut());
     Ok(request)
 }
 

@@ -111,9 +111,9 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 return refuse(Refusal::CallBody("the call cannot be written"));
             };
             if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
-                let is_known = self.cx.shared.mcp.catalog.knows(&principal.id);
+                let is_known = self.cx.shared.mcp.catalog.knows(&principal.credential);
                 if client.session.is_some() && !is_known && !is_last {
-                    clients.forget(&principal.id, &client);
+                    clients.forget(&principal.credential, &client);
                     continue;
                 }
                 return refuse(if is_known {
@@ -135,7 +135,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten && !is_last {
-                clients.forget(&principal.id, &client);
+                clients.forget(&principal.credential, &client);
                 continue;
             }
             return self.told(answered, &id, permit, peer, began).await;
@@ -187,11 +187,11 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     /// The caller's session with the upstream, made if there is none.
     async fn client(&self, head: &Head, principal: &Principal) -> Result<Arc<Client>, Refusal> {
         let clients = &self.cx.shared.mcp.clients;
-        if let Some(client) = clients.find(&principal.id) {
+        if let Some(client) = clients.find(&principal.credential) {
             return Ok(client);
         }
         let made = self.introduce(head).await?;
-        Ok(clients.put(Arc::clone(&principal.id), made))
+        Ok(clients.put(Arc::clone(&principal.credential), made))
     }
 
     /// Asks what the upstream speaks: the revision without sessions first.

@@ -30,10 +30,14 @@ mod crash;
 mod database;
 /// The guided run of the binary.
 mod demo;
+/// What a hop must not change or pass.
+mod edges;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
+/// gRPC, by path.
+mod grpc;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
@@ -60,6 +64,8 @@ mod reload;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// TLS on both sides, and who calls by certificate, token or header.
+mod tls;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
 mod writes;

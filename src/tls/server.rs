@@ -1,0 +1,105 @@
+//! What the data port shows, and whom it believes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::SingleCertAndKey;
+use rustls_pki_types::UnixTime;
+use tokio_rustls::TlsAcceptor;
+
+use super::files::{TlsError, not_after, pair, roots};
+use super::{protocols, provider};
+use crate::reread::Contents;
+
+/// The files of the data port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The certificate, and after it those of its issuers.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities whose clients are let in; with them, a client without a certificate is not.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl ServerFiles {
+    /// All of them, in the order in which [`ServerTls::replace`] wants their contents.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let mut paths = vec![self.cert.clone(), self.key.clone()];
+        paths.extend(self.client_ca.clone());
+        paths
+    }
+}
+
+/// The data port's side of handshakes.
+pub struct ServerTls {
+    config: ArcSwap<ServerConfig>,
+    not_after: AtomicU64,
+}
+
+impl ServerTls {
+    /// Out of the contents of [`ServerFiles::paths`].
+    ///
+    /// # Errors
+    ///
+    /// See [`TlsError`].
+    pub fn new(contents: &Contents) -> Result<Self, TlsError> {
+        let (config, end) = configure(contents)?;
+        Ok(Self { config: ArcSwap::from_pointee(config), not_after: AtomicU64::new(end) })
+    }
+
+    /// Takes other contents for the handshakes that come; connections that stand keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// See [`TlsError`]; what was in force stays.
+    pub fn replace(&self, contents: &Contents) -> Result<(), TlsError> {
+        let (config, end) = configure(contents)?;
+        self.config.store(Arc::new(config));
+        self.not_after.store(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// When the certificate's time ends, in seconds since 1970.
+    pub fn not_after(&self) -> u64 {
+        self.not_after.load(Ordering::Relaxed)
+    }
+
+    /// For one handshake.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.load_full())
+    }
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServerTls")
+    }
+}
+
+fn configure(contents: &Contents) -> Result<(ServerConfig, u64), TlsError> {
+    let provider = provider();
+    let pair = pair(contents.at(0), contents.at(1), UnixTime::now(), &provider)?;
+    let end = pair.cert.first().and_then(not_after).unwrap_or_default();
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Unusable)?;
+    let builder = if contents.len() > 2 {
+        let file = contents.at(2);
+        let roots = Arc::new(roots(file)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
+            .build()
+            .map_err(|_| TlsError::BadCertificate(file.0.to_owned()))?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    config.alpn_protocols = protocols();
+    config.max_early_data_size = 0;
+    Ok((config, end))
+}
