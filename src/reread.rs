@@ -278,6 +278,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_regular_file_is_said_to_be_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Contents::read(&[directory.path().to_owned()]).unwrap_err();
+        assert!(matches!(error, FileError::NotRegular(_)), "{error}");
+    }
+
+    #[test]
     fn a_file_that_is_gone_or_too_long_leaves_the_last_content_in_force() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");

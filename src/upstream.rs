@@ -241,15 +241,24 @@ impl Upstream {
                     Ok(ready) => ready,
                     Err(reason) => return Sent::NotSent(reason),
                 };
-                let Some(mut request) = unsent.take() else { break };
-                let head_by = earlier(now + clocks.head, total);
                 let mut again = None;
+                // Formed where it lies: what was borrowed after it is taken out keeps its room.
+                if let Some(request) = &mut unsent {
+                    match &link.way {
+                        Way::Own { .. } => into_http1(request),
+                        Way::Shared { .. } => {
+                            into_http2(request, self.pool.protocol());
+                            again = copy(request);
+                        }
+                    }
+                }
+                let Some(request) = unsent.take() else { break };
+                let head_by = earlier(now + clocks.head, total);
                 let answered = {
                     let Link { way, timer, .. } = &mut *link;
                     timer.as_mut().reset(head_by);
                     match way {
                         Way::Own { sender, wire } => {
-                            into_http1(&mut request);
                             let mut sending = pin!(sender.try_send_request(request));
                             let answer = |cx: &mut Context<'_>| {
                                 wire.poll(cx, |cx| sending.as_mut().poll(cx))
@@ -257,8 +266,6 @@ impl Upstream {
                             until(timer.as_mut(), answer).await
                         }
                         Way::Shared { sender, .. } => {
-                            into_http2(&mut request, self.pool.protocol());
-                            again = copy(&request);
                             // Boxed: a call over HTTP/1.1 has no room for it.
                             let mut sending = Box::pin(sender.try_send_request(request));
                             until(timer.as_mut(), |cx| sending.as_mut().poll(cx)).await

@@ -1,5 +1,8 @@
 //! What a hop must not change or pass: signed requests, early data, codings, marks of ours.
 
+use takeback::contract::class::Mode;
+
+use crate::support::sidecar::Setup;
 use crate::support::{Act, Sidecar, Upstream};
 
 const POLICY: &str = r#"
@@ -81,6 +84,27 @@ fn h_25_early_data_is_refused_for_a_write_and_passed_on_for_a_read() {
 
     assert_eq!(agent.call("GET", "/things", &[("early-data", "1")], "").status, 200);
     assert_eq!(upstream.last().header("early-data"), Some("1"));
+}
+
+#[test]
+fn contract_2_observe_says_what_a_signature_or_early_data_would_have_met_and_sends() {
+    let upstream = Upstream::start(|_| Act::json(201, "{}"));
+    let mut setup = Setup::new(POLICY);
+    setup.mode = Mode::Observe;
+    let sidecar = setup.start(&upstream);
+    for (target, header, would) in [
+        ("/things", ("early-data", "1"), Some("too_early")),
+        ("/things", COVERS_KEY, Some("carrier_breaks_signature")),
+        ("/notes", AWS, Some("carrier_breaks_signature")),
+        ("/things", AWS, None),
+    ] {
+        let body = format!("{{\"n\":{}}}", upstream.received().len());
+        let answer = sidecar.agent().post(target, &[header], &body);
+        assert_eq!(answer.status, 201, "{target} {header:?}");
+        assert_eq!(answer.report()["would"].as_str(), would, "{target} {header:?}");
+        assert_eq!(upstream.last().body, body.as_bytes(), "{target} {header:?}");
+    }
+    assert_eq!(upstream.received().len(), 4);
 }
 
 #[test]
