@@ -429,24 +429,6 @@ async fn a_connection_that_its_peer_closes_while_it_is_idle_is_let_go_without_a_
     wait_for("the connection is let go", || upstream.usage().idle == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_ends_at_any_moment_of_its_idleness_loses_no_call() {
-    let seen = scripted(|mut line| async move {
-        line.head().await;
-        line.write(OK).await;
-    })
-    .await;
-    let upstream = seen.upstream();
-
-    for _ in 0..200 {
-        match upstream.send(get(), &PATIENT).await {
-            Sent::Answer(answer) => drop(read(answer.into_body()).await),
-            Sent::Lost(LostReason::Reset) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_call_of_a_task_that_has_used_up_its_turn_goes_on_in_the_next() {
     let seen = answering(OK).await;
