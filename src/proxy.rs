@@ -43,6 +43,7 @@ use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
 use crate::pipeline::ask::Ask;
+use crate::pipeline::audit;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
@@ -413,12 +414,22 @@ impl<P> Edge<P> {
     /// Writes a refusal, and counts it.
     fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Refused { refusal, report, metrics, class: _, question } = *refused;
-        match &metrics {
-            Some(metrics) => metrics.requests.count(decision(&refusal)),
-            None => shared.metrics.common().rejected.count(rejected(&refusal)),
-        }
-        tracing::debug!(code = refusal.code(), "refused");
+        let Refused { refusal, report, metrics, class, question, caller } = *refused;
+        let decided = match &metrics {
+            Some(metrics) => {
+                let decision = decision(&refusal);
+                metrics.requests.count(decision);
+                decision.as_str()
+            }
+            None => {
+                let rejected = rejected(&refusal);
+                shared.metrics.common().rejected.count(rejected);
+                rejected.as_str()
+            }
+        };
+        let operation = report.as_ref().map(|report| &report.operation);
+        let now = shared.clock.instant();
+        audit::refused(&refusal, class, operation, decided, caller.as_deref(), now);
         let report = report.unwrap_or_else(|| Report {
             refused: Some(refusal.code().into()),
             ..Report::default()

@@ -6,6 +6,7 @@
 pub mod digest;
 pub mod payload;
 pub mod refusal;
+pub mod trace;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -256,6 +256,11 @@ impl ToolCall {
         self.message.meta()
     }
 
+    /// The trace that the client says it belongs to; the protocol's own place for it.
+    pub fn trace_parent(&self) -> Option<Cow<'_, str>> {
+        self.meta()?.get("traceparent")?.as_str()
+    }
+
     /// Whether the client asks for a task handle (2025-11-25). It changes nothing in what is gated.
     pub fn has_task(&self) -> bool {
         self.param("task").is_some()

@@ -21,6 +21,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod ask;
+pub mod audit;
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
@@ -251,6 +252,8 @@ pub struct Refused {
     pub class: Class,
     /// What a client that can be asked is asked in its place.
     pub question: Option<Box<Question>>,
+    /// Who called, for the log; `None` before that is known.
+    pub caller: Option<Box<audit::Caller>>,
 }
 
 impl From<Refusal> for Box<Refused> {
@@ -261,6 +264,7 @@ impl From<Refusal> for Box<Refused> {
             metrics: None,
             class: Class::Irreversible,
             question: None,
+            caller: None,
         })
     }
 }
@@ -455,6 +459,7 @@ impl Write {
             metrics: Some(Arc::clone(&self.metrics)),
             class: self.class,
             question: None,
+            caller: Some(Box::new(audit::Caller::of(self))),
         })
     }
 }

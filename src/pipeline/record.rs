@@ -106,7 +106,9 @@ impl Step for Record {
                 finish_not_sent(&shared, &recorded);
                 return;
             }
-            let guard = PanicGuard { shared: &shared, recorded: Some(recorded.identity()) };
+            let carried = Arc::clone(recorded.carried());
+            let guard =
+                PanicGuard { shared: &shared, recorded: Some((recorded.identity(), carried)) };
             let settled = rest.run(Attempt::Write(recorded)).await;
             guard.defuse();
             let Settled { reply, tail } = settled;
@@ -290,7 +292,7 @@ fn lookup(carried: &Carried) -> Option<String> {
 /// Finishes the entry as unknown if the task dies between dispatch and finish.
 struct PanicGuard<'a> {
     shared: &'a Shared,
-    recorded: Option<Identity>,
+    recorded: Option<(Identity, Arc<Carried>)>,
 }
 
 impl PanicGuard<'_> {
@@ -301,8 +303,8 @@ impl PanicGuard<'_> {
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        if let Some(identity) = self.recorded.take() {
-            finish_panicked(self.shared, identity);
+        if let Some((identity, carried)) = self.recorded.take() {
+            finish_panicked(self.shared, identity, &carried);
         }
     }
 }

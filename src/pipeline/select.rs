@@ -84,6 +84,7 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 metrics: Some(read.metrics),
                 class: Class::Read,
                 question: None,
+                caller: None,
             })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
             // Boxed, or every read's future would have room for all that a write may wait for.
@@ -663,6 +664,7 @@ fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
         metrics: live.metrics(served),
         class: operation.class,
         question: None,
+        caller: None,
     })
 }
 
@@ -694,6 +696,7 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
         metrics: Some(Arc::clone(&chosen.metrics)),
         class: chosen.class,
         question: None,
+        caller: None,
     })
 }
 

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use super::audit;
 use super::dispatch::Observation;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
@@ -599,11 +600,7 @@ impl Case {
             response,
             report,
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
-            decision: if write.would.is_some() {
-                Decision::WouldRefuse
-            } else {
-                Decision::Forwarded
-            },
+            decision: audit::decision(write),
             metrics: Arc::clone(&write.metrics),
             class: write.class,
             upstream: elapsed,
@@ -631,55 +628,79 @@ impl Case {
             Some(self.shared.ledger.finish(finish))
         };
         let report = conclusion.report(self, finished);
-        tracing::info!(
-            event = "write",
-            ledger_id = %self.identity.entry,
-            operation = %write.operation().id,
-            effect_class = %write.class,
-            transport = write.transport().as_str(),
-            disposition = %conclusion.disposition,
-            verdict = conclusion.verdict.map(|verdict| verdict.as_str()),
-            cause = conclusion.cause.map(|cause| cause.as_str()),
-            principal = %write.principal.id,
-            would = write.would,
-            "write finished"
-        );
+        audit::ended(&audit::Ended {
+            write,
+            ledger_id: &self.carried.ledger_id,
+            entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
+            attempt: self.identity.attempt,
+            disposition: conclusion.disposition,
+            state: conclusion.state,
+            cause: conclusion.cause,
+            verdict: conclusion.verdict,
+            upstream_status: conclusion.status,
+            undo: conclusion.undo_kind(),
+            undo_deadline_ms: conclusion.deadline_ms,
+            now: self.shared.clock.instant(),
+        });
         report
     }
 }
 
 /// The task of a write saw that the agent had left before dispatch.
 pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
-    if recorded.identity().is_unrecorded {
-        return;
-    }
-    let finish = bare_finish(
+    let (state, disposition) = (State::Rejected, Disposition::NotSent);
+    finish_bare(
+        shared,
         recorded.identity(),
-        State::Rejected,
+        recorded.carried(),
+        state,
         Cause::NotSent,
-        Disposition::NotSent,
-        shared.clock.now_ms(),
+        disposition,
     );
-    let _kept = shared.ledger.finish(finish);
 }
 
 /// The task of a write ended after its entry was begun and before it was finished: it panicked, or the
 /// process stops and drops it.
-pub fn finish_panicked(shared: &Shared, identity: Identity) {
-    if identity.is_unrecorded {
-        return;
-    }
-    let ledger_id = identity.entry;
+pub fn finish_panicked(shared: &Shared, identity: Identity, carried: &Carried) {
+    let entry = identity.entry;
     let cause = if std::thread::panicking() {
-        tracing::error!(%ledger_id, "the task of a write died: its outcome is unknown");
+        tracing::error!(%entry, "the task of a write died: its outcome is unknown");
         Cause::Panic
     } else {
-        tracing::warn!(%ledger_id, "the process stops under a write: its outcome is unknown");
+        tracing::warn!(%entry, "the process stops under a write: its outcome is unknown");
         Cause::Shutdown
     };
     let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
-    let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
-    let _kept = shared.ledger.finish(finish);
+    finish_bare(shared, identity, carried, state, cause, disposition);
+}
+
+/// Finishes an attempt of which nothing more is known, with its line in the log.
+fn finish_bare(
+    shared: &Shared,
+    identity: Identity,
+    carried: &Carried,
+    state: State,
+    cause: Cause,
+    disposition: Disposition,
+) {
+    if !identity.is_unrecorded {
+        let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
+        let _kept = shared.ledger.finish(finish);
+    }
+    audit::ended(&audit::Ended {
+        write: &carried.fresh.write,
+        ledger_id: &carried.ledger_id,
+        entry: (!identity.is_unrecorded).then_some(identity.entry),
+        attempt: identity.attempt,
+        disposition,
+        state,
+        cause: Some(cause),
+        verdict: None,
+        upstream_status: None,
+        undo: None,
+        undo_deadline_ms: None,
+        now: shared.clock.instant(),
+    });
 }
 
 /// An entry waited for something that did not come in time.
@@ -689,6 +710,13 @@ fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
     let finish =
         bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
     let _kept = shared.ledger.finish(finish);
+    tracing::info!(
+        event = "expired",
+        %entry,
+        attempt,
+        state = %State::Unknown,
+        "an entry waited for what did not come"
+    );
 }
 
 fn bare_finish(
