@@ -15,7 +15,7 @@
 //! End, from SIGTERM (or [`Running::stop`]): `/readyz` fails at once; calls are served for `drain.min`
 //! longer; then no call is taken and connections close after the answers they owe; writes under way are
 //! waited for until `drain.grace`. What is left is cut, recorded as unknown in one batch, and counted;
-//! then the ledger is closed. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
+//! then the ledger is closed. `POST /api/v1/drain` begins the same. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
 //! entry that was begun is unknown at the next start.
 
 mod control;
@@ -206,15 +206,13 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         metrics: metrics.clone(),
         tasks: tasks.clone(),
         parts,
+        stop: Arc::clone(&stop),
         stopping,
-    };
-    let signalled = match signals {
-        Signals::Ignored => None,
-        Signals::Obeyed => Some(Arc::clone(&stop)),
+        signals,
     };
     let control = std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || control.run(signalled))
+        .spawn(move || control.run())
         .map_err(AppError::Runtime)?;
     // From here on a failure ends the control thread: it is told by the drop of `parts_in`.
     let running = |data, admin| Running {
@@ -358,6 +356,7 @@ fn build_on(
         }
     }
     let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
+    let (drains, drain_asks) = mpsc::channel(1);
     let parts = Parts {
         watch,
         asks,
@@ -368,7 +367,11 @@ fn build_on(
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,
+            health: health.clone(),
+            drains,
+            grace: config.drain.grace,
         },
+        drain_asks,
         admin_socket,
         admin_path: config.admin_listen.clone(),
         workers,

@@ -172,8 +172,7 @@ impl Config {
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let mut reader = Reader::new(sources);
         let listen = address(&mut reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let telemetry =
-            address(&mut reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)));
+        let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
         let upstream = upstream(&mut reader);
         let policies = reader.path("policies");
@@ -212,6 +211,21 @@ impl Config {
             warnings: reader.warnings,
         })
     }
+}
+
+/// Where probes are read: what a health check needs; the other settings are not looked at.
+///
+/// # Errors
+///
+/// All faults of this setting and of the file.
+pub fn telemetry_address(sources: Sources) -> Result<SocketAddr, ConfigErrors> {
+    let mut reader = Reader::new(sources);
+    let address = telemetry_listen(&mut reader);
+    if reader.errors.is_empty() { Ok(address) } else { Err(ConfigErrors(reader.errors)) }
+}
+
+fn telemetry_listen(reader: &mut Reader) -> SocketAddr {
+    address(reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)))
 }
 
 impl Places {

@@ -19,7 +19,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::clock::Clock;
 use crate::ledger::LedgerError;
@@ -233,8 +233,7 @@ type Telemetry = State<(Health, Metrics)>;
 
 /// `{"status": "ok" | "failing", "checks": {"ledger": {"ok": false, "why": "..."}, ...}}`; a check that
 /// passes may have a `note`.
-fn probe(checks: &[Check]) -> Response {
-    let is_ok = checks.iter().all(|check| check.fault.is_none());
+pub(super) fn shown(checks: &[Check]) -> Value {
     let mut members = Map::new();
     for check in checks {
         let value = match (&check.fault, &check.note) {
@@ -244,10 +243,17 @@ fn probe(checks: &[Check]) -> Response {
         };
         members.insert(check.name.to_owned(), value);
     }
-    let status = if is_ok { "ok" } else { "failing" };
-    let text = json!({ "status": status, "checks": members }).to_string();
-    let code = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    super::json(code, text)
+    let status = if is_ok(checks) { "ok" } else { "failing" };
+    json!({ "status": status, "checks": members })
+}
+
+fn is_ok(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.fault.is_none())
+}
+
+fn probe(checks: &[Check]) -> Response {
+    let code = if is_ok(checks) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    super::json(code, shown(checks).to_string())
 }
 
 fn exposition(health: &Health, metrics: &Metrics) -> Response {

@@ -13,6 +13,8 @@
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
 //! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
 //! | `POST /api/v1/reload` | reads the policy's files; 422 with the place of the first error if they are rejected |
+//! | `GET /api/v1/health` | what the probes say, and the version |
+//! | `POST /api/v1/drain` | ends the process in order, as SIGTERM does |
 //!
 //! Both run on the control thread, off the path of calls. Who settles is the user id that the kernel
 //! gives for the other end of the socket. Bodies are limited to 64 KiB, connections by [`listen`].
@@ -25,6 +27,7 @@ pub mod policy;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -44,6 +47,7 @@ use crate::pipeline::reconcile::{Reconciled, reconcile_once};
 use crate::upstream::Upstream;
 
 use entries::{EntryJson, ShownJson};
+use health::Health;
 use listen::PeerId;
 
 /// The longest body of a request.
@@ -70,6 +74,12 @@ pub struct Admin {
     pub policy: policy::Status,
     /// Where the reading of the policy's files is asked for.
     pub reloads: mpsc::Sender<policy::Ask>,
+    /// What the probes say.
+    pub health: Health,
+    /// Where the end of the process is asked for; one place is enough for any number of requests.
+    pub drains: mpsc::Sender<()>,
+    /// From the request to drain until the rest is cut.
+    pub grace: Duration,
 }
 
 /// The admin API.
@@ -81,6 +91,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/api/v1/reconcile", post(reconcile))
         .route("/api/v1/policy", get(policy::show))
         .route("/api/v1/reload", post(policy::reload))
+        .route("/api/v1/health", get(show_health))
+        .route("/api/v1/drain", post(drain))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(admin)
 }
@@ -294,6 +306,45 @@ async fn reconcile(State(admin): State<Arc<Admin>>) -> Response {
         Ok(run) => Ok(Run { reconciled: run.into_iter().map(Into::into).collect() }),
         Err(error) => Err(error.into()),
     })
+}
+
+/// `GET /api/v1/health`
+#[derive(Serialize)]
+struct HealthJson {
+    version: &'static str,
+    startup: serde_json::Value,
+    ready: serde_json::Value,
+    live: serde_json::Value,
+}
+
+async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
+    let health = &admin.health;
+    answer(Ok(HealthJson {
+        version: env!("CARGO_PKG_VERSION"),
+        startup: health::shown(&health.startup()),
+        ready: health::shown(&health.readiness()),
+        live: health::shown(&health.liveness()),
+    }))
+}
+
+/// `POST /api/v1/drain`
+#[derive(Serialize)]
+struct Draining {
+    draining: bool,
+    grace_ms: u64,
+    in_flight: usize,
+}
+
+async fn drain(State(admin): State<Arc<Admin>>, Extension(peer): Extension<PeerId>) -> Response {
+    // Full: it was asked before, and is draining already.
+    if admin.drains.try_send(()).is_ok() {
+        tracing::info!(event = "drain_asked", who = %peer, "asked to drain by the admin API");
+    }
+    answer(Ok(Draining {
+        draining: true,
+        grace_ms: u64::try_from(admin.grace.as_millis()).unwrap_or(u64::MAX),
+        in_flight: admin.shared.tasks.awaited(),
+    }))
 }
 
 #[cfg(test)]

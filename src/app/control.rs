@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::reload::Reload;
 use super::worker::Started;
-use super::{Ended, seconds};
+use super::{Ended, Signals, seconds};
 use crate::admin::health::{self, Health};
 use crate::admin::listen::{Bounds, Listener, serve};
 use crate::admin::policy::Ask;
@@ -46,6 +46,11 @@ pub(super) fn ask(stop: &watch::Sender<Stop>, wanted: Stop) {
     stop.send_modify(|stop| *stop = if *stop == Stop::No { wanted } else { Stop::Now });
 }
 
+/// Asks for an end of at least this kind; asking again changes nothing.
+fn raise(stop: &watch::Sender<Stop>, wanted: Stop) {
+    stop.send_modify(|stop| *stop = (*stop).max(wanted));
+}
+
 /// What the control thread starts with.
 pub(super) struct Control {
     pub(super) telemetry: std::net::TcpListener,
@@ -53,7 +58,9 @@ pub(super) struct Control {
     pub(super) metrics: Metrics,
     pub(super) tasks: Tasks,
     pub(super) parts: oneshot::Receiver<Parts>,
+    pub(super) stop: Arc<watch::Sender<Stop>>,
     pub(super) stopping: watch::Receiver<Stop>,
+    pub(super) signals: Signals,
 }
 
 /// What it gets when the rest is built.
@@ -61,6 +68,7 @@ pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) watch: Watch,
     pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) drain_asks: mpsc::Receiver<()>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
@@ -71,8 +79,8 @@ pub(super) struct Parts {
 }
 
 impl Control {
-    /// Runs until the process ends. With `signals` SIGTERM and SIGINT ask for it.
-    pub(super) fn run(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {
+    /// Runs until the process ends.
+    pub(super) fn run(self) -> Ended {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -80,11 +88,11 @@ impl Control {
                 return Ended { forced: 0 };
             }
         };
-        runtime.block_on(self.serve(signals))
+        runtime.block_on(self.serve())
     }
 
-    async fn serve(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {
-        let Self { telemetry, health, metrics, tasks, parts, stopping } = self;
+    async fn serve(self) -> Ended {
+        let Self { telemetry, health, metrics, tasks, parts, stop, stopping, signals } = self;
         match TcpListener::from_std(telemetry) {
             Ok(listener) => {
                 let router = health::router(health.clone(), metrics);
@@ -95,14 +103,14 @@ impl Control {
             Err(error) => tracing::error!(%error, "telemetry could not be served"),
         }
         let mut hangup = None;
-        if let Some(stop) = signals {
+        if signals == Signals::Obeyed {
             // Before the rest: unheard, a SIGHUP would end the process.
             hangup = signal(SignalKind::hangup()).ok();
-            drop(tasks.spawn_background("signals", obey(stop)));
+            drop(tasks.spawn_background("signals", obey(Arc::clone(&stop))));
         }
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
-        let Parts { admin, watch, asks, admin_socket, admin_path, .. } = parts;
+        let Parts { admin, watch, asks, mut drain_asks, admin_socket, admin_path, .. } = parts;
         let Parts { workers, draining, drain, end, times, .. } = parts;
         let shared = Arc::clone(&admin.shared);
         let reload = Reload {
@@ -123,6 +131,11 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
         }
+        drop(tasks.spawn_background("drain requests", async move {
+            while drain_asks.recv().await.is_some() {
+                raise(&stop, Stop::Drain);
+            }
+        }));
         let upkeep = upkeep(Arc::clone(&shared), health.clone());
         drop(tasks.spawn_background("upkeep", upkeep));
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
@@ -207,19 +220,23 @@ async fn asked_for(stopping: &mut watch::Receiver<Stop>, least: Stop) {
     }
 }
 
-/// Turns signals into what they ask for.
+/// Turns signals into what they ask for: the first to an end in order, the second to one at once. What
+/// began by the admin API is no first one: a supervisor's SIGTERM follows its drain hook.
 async fn obey(stop: Arc<watch::Sender<Stop>>) {
     let made = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = made else {
         tracing::error!("signals cannot be received; only SIGKILL stops this process");
         return;
     };
+    let mut heard = 0_u32;
     loop {
         // Losing one loses nothing: both are received again.
-        tokio::select! {
-            _ = terminate.recv() => ask(&stop, Stop::Drain),
-            _ = interrupt.recv() => ask(&stop, Stop::DrainSoon),
-        }
+        let wanted = tokio::select! {
+            _ = terminate.recv() => Stop::Drain,
+            _ = interrupt.recv() => Stop::DrainSoon,
+        };
+        raise(&stop, if heard == 0 { wanted } else { Stop::Now });
+        heard = heard.saturating_add(1);
     }
 }
 

@@ -59,7 +59,7 @@ const NOT_YET: &[(&str, &str)] = &[
 ];
 
 /// Variables that are read elsewhere.
-const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG"];
+const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG", "TAKEBACK_LOG_FORMAT"];
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]

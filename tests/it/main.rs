@@ -10,6 +10,8 @@
 
 mod support;
 
+/// What the log says of writes, and what it must not hold.
+mod audit;
 /// Tools called over plain HTTP.
 mod bridge;
 /// What an adversary found.
@@ -36,6 +38,8 @@ mod hangup;
 mod http;
 /// The layers of the sources, and what no file may hold.
 mod layers;
+/// Probes, the drain, and the commands for images without a shell.
+mod lifecycle;
 /// MCP over streamable HTTP.
 mod mcp;
 /// Confirmation in the protocol: rounds, and questions on a call's stream.

@@ -85,6 +85,13 @@ impl Home {
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
+    /// Starts it with another filter of its log.
+    pub fn start_logging(&self, filter: &str) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.env("TAKEBACK_LOG", filter);
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
     /// Starts it under a wrapper; `None` if it ends before it serves.
     pub fn start_under(&self, wrapper: &[&str]) -> Option<Process> {
         let (command, data, telemetry) = self.command(wrapper);
