@@ -265,7 +265,7 @@ fn build(
     let (store, recovered) =
         opened.map_err(|source| AppError::Ledger { path: config.ledger.clone(), source })?;
     let ledger = Ledger::Embedded(store);
-    health.ledger(Ok(()));
+    health.watch(ledger.clone());
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
@@ -379,6 +379,7 @@ fn build_on(
         drain,
         end,
         times: config.drain,
+        source: config.source,
     };
     Ok(Built { parts, data, admin: config.admin_listen })
 }

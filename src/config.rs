@@ -14,6 +14,7 @@
 
 mod given;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,8 @@ pub struct Config {
     pub is_strict: bool,
     /// What was odd, and no error.
     pub warnings: Vec<String>,
+    /// Where all this came from, to be compared with later.
+    pub source: Source,
 }
 
 /// The gateway that calls are forwarded to.
@@ -170,7 +173,7 @@ impl Config {
     ///
     /// All faults at once.
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
-        let mut reader = Reader::new(sources);
+        let mut reader = Reader::new(sources.clone());
         let listen = address(&mut reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
         let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
@@ -208,8 +211,42 @@ impl Config {
             timeouts,
             drain,
             is_strict: false,
+            source: Source { given: reader.effective(), sources },
             warnings: reader.warnings,
         })
+    }
+}
+
+/// Where the settings of a process came from.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    sources: Sources,
+    given: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl Source {
+    /// The settings that the file gives another value than the process was started with, in the order of
+    /// their names. Flags and variables cannot change under a process, and still win over the file. A
+    /// file that is named by a setting counts by its name alone, not by what it holds.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the settings as they are now: a start would fail with them.
+    pub fn changed(&self) -> Result<Vec<&'static str>, ConfigErrors> {
+        let Some((path, _)) = &self.sources.file else { return Ok(Vec::new()) };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let message =
+                format!("the file of settings {} cannot be read: {error}", path.display());
+            ConfigErrors(vec![ConfigError {
+                origin: Origin::Nowhere,
+                message,
+                help: String::new(),
+            }])
+        })?;
+        let sources = Sources { file: Some((path.clone(), text)), ..self.sources.clone() };
+        let now = Config::load(sources)?.source.given;
+        let names: BTreeSet<&'static str> = self.given.keys().chain(now.keys()).copied().collect();
+        Ok(names.into_iter().filter(|name| self.given.get(name) != now.get(name)).collect())
     }
 }
 

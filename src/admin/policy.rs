@@ -21,7 +21,16 @@ use crate::policy::{Change, Diagnostic, Served, Severity, Snapshot, Undeclared};
 pub const ASKS: usize = 4;
 
 /// A request to read the files again; where what came of it is told.
-pub type Ask = oneshot::Sender<Reloaded>;
+pub type Ask = oneshot::Sender<Told>;
+
+/// What came of a request to read the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Of the policy's.
+    pub reloaded: Reloaded,
+    /// Settings of the process that changed, and hold from its next start.
+    pub restart_needed: Vec<&'static str>,
+}
 
 /// What came of reading the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,6 +243,7 @@ struct ReloadedJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     operations: Option<usize>,
     weakened: Vec<ChangeJson>,
+    restart_needed: Vec<&'static str>,
 }
 
 pub(super) async fn reload(State(admin): State<Arc<Admin>>) -> Response {
@@ -250,12 +260,14 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
     let sent = admin.reloads.try_send(ask);
     sent.map_err(|_| busy("other requests to reload are under way"))?;
     let told = answered.await.map_err(|_| busy("the sidecar is going away"))?;
-    match told {
+    let restart_needed = told.restart_needed;
+    match told.reloaded {
         Reloaded::Applied { revision, operations, weakened } => Ok(ReloadedJson {
             result: if weakened.is_empty() { "applied" } else { "weakened" },
             revision,
             operations: Some(operations),
             weakened: weakened.iter().map(ChangeJson::of).collect(),
+            restart_needed,
         }),
         Reloaded::Rejected(findings) => Err(Failure {
             status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -268,6 +280,7 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
             revision,
             operations: None,
             weakened: Vec::new(),
+            restart_needed,
         }),
     }
 }

@@ -1,5 +1,6 @@
 //! The control thread: telemetry, admin, reload, signals, upkeep, and the end of the process.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::reload::Reload;
 use super::worker::Started;
@@ -17,7 +18,7 @@ use crate::admin::health::{self, Health};
 use crate::admin::listen::{Bounds, Listener, serve};
 use crate::admin::policy::Ask;
 use crate::admin::{self, Admin};
-use crate::config::DrainConfig;
+use crate::config::{DrainConfig, Source};
 use crate::ledger::Tally;
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
@@ -27,6 +28,10 @@ use crate::tasks::Tasks;
 
 /// How often the ledger is asked whether it takes rows, and gauges and histograms are brought up.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long agents whose writes are cut have to take the answer that says so; at most a quarter of the
+/// grace, so that a grace of a second still ends in time.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// What the process was asked; only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +81,7 @@ pub(super) struct Parts {
     pub(super) drain: Drain,
     pub(super) end: watch::Sender<bool>,
     pub(super) times: DrainConfig,
+    pub(super) source: Source,
 }
 
 impl Control {
@@ -98,7 +104,7 @@ impl Control {
                 let router = health::router(health.clone(), metrics);
                 let listener = Listener::Tcp(listener);
                 let serving = serve(listener, router, Bounds::TELEMETRY, tasks.clone());
-                drop(tasks.spawn_background("telemetry listener", serving));
+                vital(&tasks, &health, "telemetry listener", serving);
             }
             Err(error) => tracing::error!(%error, "telemetry could not be served"),
         }
@@ -111,7 +117,7 @@ impl Control {
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
         let Parts { admin, watch, asks, mut drain_asks, admin_socket, admin_path, .. } = parts;
-        let Parts { workers, draining, drain, end, times, .. } = parts;
+        let Parts { workers, draining, drain, end, times, source, .. } = parts;
         let shared = Arc::clone(&admin.shared);
         let reload = Reload {
             shared: Arc::clone(&shared),
@@ -120,14 +126,15 @@ impl Control {
             watch,
             asks,
             hangup,
+            source,
         };
-        drop(tasks.spawn_background("reload", reload.run()));
+        vital(&tasks, &health, "reload", reload.run());
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
                 let router = admin::router(Arc::new(admin));
                 let listener = Listener::Unix(listener);
                 let serving = serve(listener, router, Bounds::ADMIN, tasks.clone());
-                drop(tasks.spawn_background("admin listener", serving));
+                vital(&tasks, &health, "admin listener", serving);
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
         }
@@ -137,7 +144,7 @@ impl Control {
             }
         }));
         let upkeep = upkeep(Arc::clone(&shared), health.clone());
-        drop(tasks.spawn_background("upkeep", upkeep));
+        vital(&tasks, &health, "upkeep", upkeep);
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;
@@ -147,6 +154,22 @@ impl Control {
         tracing::info!(forced = ended.forced, "stopped");
         ended
     }
+}
+
+/// Spawns what the process cannot do without. If it panics, that is an error in the log and `/livez`
+/// fails: nothing else would tell that the process only looks well.
+fn vital<F>(tasks: &Tasks, health: &Health, name: &'static str, work: F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let working = tasks.spawn_background(name, work);
+    let health = health.clone();
+    drop(tasks.spawn_background("guard", async move {
+        if working.await.is_err_and(|error| error.is_panic()) {
+            tracing::error!(event = "task_died", task = name, "a task died; this is a defect");
+            health.died(name);
+        }
+    }));
 }
 
 /// The end of a process, from the first signal on.
@@ -169,7 +192,7 @@ impl Ending {
         let end = began + self.times.grace;
         self.health.drain();
         self.health.show(&shared.metrics);
-        tracing::info!("draining; a second signal stops at once");
+        tracing::info!(event = "draining", "draining; a second signal stops at once");
         if *self.stopping.borrow() == Stop::Drain {
             // Losing either loses nothing.
             tokio::select! {
@@ -189,17 +212,32 @@ impl Ending {
             self.tasks.wait_idle().await;
         });
         // Lost: the wait; what is not done is cut below.
-        tokio::select! {
+        let last = LAST_WORDS.min(self.times.grace / 4);
+        let is_done = tokio::select! {
             biased;
-            () = tasks.as_mut() => {}
-            () = sleep_until(end) => {}
-            () = asked_for(&mut self.stopping, Stop::Now) => {}
-        }
+            () = tasks.as_mut() => true,
+            () = sleep_until(end.checked_sub(last).unwrap_or(end)) => false,
+            () = asked_for(&mut self.stopping, Stop::Now) => false,
+        };
         let forced = self.tasks.awaited();
         if forced > 0 {
             let counted = u64::try_from(forced).unwrap_or(u64::MAX);
             shared.metrics.common().drain_forced.increment(counted);
-            tracing::warn!(writes = forced, "writes are cut; their outcome is unknown");
+            tracing::warn!(
+                event = "drain_forced",
+                writes = forced,
+                "writes are cut; their outcome is unknown"
+            );
+        }
+        // Each write tells its agent that its outcome is unknown, and streams end between two events.
+        self.tasks.hurry();
+        if !is_done {
+            // Lost: the wait; who has not taken that answer by then finds its connection closed.
+            tokio::select! {
+                biased;
+                () = tasks.as_mut() => {}
+                () = sleep(last) => {}
+            }
         }
         self.drain.begin(Duration::ZERO);
         self.end.send_replace(true);

@@ -3,7 +3,7 @@
 //! A value is taken from the first place that has it: a flag, a `TAKEBACK_*` variable, the file. The
 //! file is held to the closed list whole, also where a flag wins over it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,6 +181,11 @@ impl Reader {
             reader.read_file(&path, &text);
         }
         reader
+    }
+
+    /// Every setting that was given, with the values that count.
+    pub(super) fn effective(&self) -> BTreeMap<&'static str, Vec<String>> {
+        self.given.iter().map(|(name, given)| (*name, given.values.clone())).collect()
     }
 
     fn read_environment(&mut self, environment: Vec<(String, String)>) {

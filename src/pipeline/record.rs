@@ -106,6 +106,13 @@ impl Step for Record {
                 finish_not_sent(&shared, &recorded);
                 return;
             }
+            if shared.tasks.is_hurried() {
+                // The process ends: what has not begun to be sent is not sent any more.
+                finish_not_sent(&shared, &recorded);
+                let refused = recorded.carried().fresh.write.refuse(Refusal::Draining);
+                let _gone = answer.send(Err(refused));
+                return;
+            }
             let carried = Arc::clone(recorded.carried());
             let guard =
                 PanicGuard { shared: &shared, recorded: Some((recorded.identity(), carried)) };

@@ -101,9 +101,20 @@ impl Step for Settle {
                     undoes: recorded.undoes(),
                     agent: recorded.agent().clone(),
                 });
-                let observation = next.run(Attempt::Write(recorded)).await;
+                let own = Arc::clone(&case);
+                let settling = async {
+                    let observation = next.run(Attempt::Write(recorded)).await;
+                    own.settle(observation).await
+                };
                 // Boxed, as below: a read's future has no room for what is only a write's or a tool's.
-                Box::pin(case.settle(observation)).await
+                let mut settling = Box::pin(settling);
+                // Lost at the drain's end: the connection to the upstream, and so what it would still
+                // have said. The agent is told as much, instead of nothing.
+                tokio::select! {
+                    biased;
+                    settled = settling.as_mut() => settled,
+                    () = self.shared.tasks.hurried() => case.cut(),
+                }
             }
         }
     }
@@ -161,6 +172,11 @@ impl About {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(shared, &mut parts, self.authority.as_ref());
                 match &self.tool {
+                    None if is_endless(&parts.headers, &body) => {
+                        let tasks = shared.tasks.clone();
+                        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+                        (stream::until(parts, body, stop), Some(self.header()))
+                    }
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
                         let answering = self.tool_answer(shared, parts, body, id, *era);
@@ -216,7 +232,9 @@ impl About {
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
                 }),
             };
-            return stream::read_answer(parts, body, watched);
+            let tasks = shared.tasks.clone();
+            let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+            return stream::read_answer(parts, body, watched, stop);
         }
         let in_header = |mut parts: Parts| {
             let name = shared.settings.report_header.clone();
@@ -287,6 +305,13 @@ impl Case {
                 }
             }
         }
+    }
+
+    /// The process ends before the answer came. Whatever was settled before is done: a finish and the
+    /// answer that goes with it are made without a wait between them.
+    fn cut(&self) -> Settled {
+        let conclusion = conclude(self, &Dispatched::lost(Cause::Shutdown), None);
+        self.noticed(&Notice::Cut, conclusion, Duration::ZERO)
     }
 
     async fn http_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
@@ -497,23 +522,31 @@ impl Case {
             let case = Arc::clone(&case);
             let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
             move |ended: Ended| {
-                if ended.has_event_id && era == Era::Legacy && !ended.is_timeout {
+                let is_cut = case.shared.tasks.is_hurried();
+                let may_come_back = !ended.is_timeout && !is_cut;
+                if ended.has_event_id && era == Era::Legacy && may_come_back {
                     is_elsewhere.store(true, Ordering::Release);
                     waiting::park_stream(&case, session, id, headers);
                     return None;
                 }
-                let cause = if ended.is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
+                let (cause, notice) = match (is_cut, ended.is_timeout) {
+                    (true, _) => (Cause::Shutdown, Notice::Cut),
+                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::Reset)),
+                    (false, false) => (Cause::TruncatedBody, Notice::WriteLost(LostReason::Reset)),
+                };
                 let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
                 let report = case.finish(&conclusion, None).to_json();
                 let entry = Some(case.identity.entry);
                 if ended.has_event_id && era == Era::Legacy {
                     case.shared.mcp.elsewhere.tell(session, id.clone(), report.clone());
                 }
-                Some(Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry))
+                Some(notice.message_of(&id, era, &report, entry))
             }
         };
         let watched = Watched { id, at_answer: Box::new(at_answer), at_end: Box::new(at_end) };
-        let (response, tail) = stream::write_answer(parts, body, watched);
+        let tasks = case.shared.tasks.clone();
+        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+        let (response, tail) = stream::write_answer(parts, body, watched, stop);
         let mut reply = case.reply(response, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }
@@ -966,6 +999,12 @@ fn relocated(
 /// Whether an answer is a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("text/event-stream")
+}
+
+/// Whether an answer is a stream of events that does not say where it ends.
+fn is_endless(headers: &HeaderMap, body: &Body) -> bool {
+    use http_body::Body as _;
+    is_event_stream(headers) && body.size_hint().exact().is_none()
 }
 
 /// Whether an answer is in a coding, which we never read.

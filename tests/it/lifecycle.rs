@@ -123,3 +123,121 @@ fn health_is_told_by_the_admin_api_too() {
         assert_eq!(health[probe]["status"], "ok", "{health}");
     }
 }
+
+/// Sends one write that nobody answers, and gives the connection.
+fn cut_write(process: &Process, upstream: &Upstream, path: &str, body: &str) -> Agent {
+    let before = upstream.count("POST");
+    let mut agent = process.agent();
+    let headers = [("content-type", "application/json"), ("effect-confirm", "true")];
+    agent.send("POST", path, &headers, body);
+    wait::until("dispatch", || (upstream.count("POST") > before).then_some(()));
+    agent
+}
+
+#[test]
+fn f4_a_write_that_the_end_cuts_is_answered_with_its_entry_and_its_lookup() {
+    let (upstream, _go) = slow();
+    let home = Home::new(POLICY, upstream.address);
+    let mut process = home.start();
+    let mut agent = cut_write(&process, &upstream, "/things", "{}");
+
+    process.signal(Signal::TERM);
+    until_not_ready(&process);
+    process.signal(Signal::TERM);
+
+    let answer = agent.answer("POST");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.code(), "outcome_unknown");
+    let report = answer.report();
+    assert_eq!(report["outcome"], "unknown");
+    assert_eq!(report["lookup"]["operation"], "things.get");
+    assert_eq!(process.wait().code(), Some(0));
+    let entry = report["entry"].as_str().unwrap();
+    let cause = format!("SELECT cause FROM entries WHERE entry = '{entry}' AND state = 'unknown'");
+    assert_eq!(home.query(&cause), ["shutdown"]);
+    assert!(answer.text().contains(entry), "{}", answer.text());
+}
+
+#[test]
+fn f4_a_grace_of_one_second_ends_with_everything_recorded() {
+    let (upstream, _go) = slow();
+    let home = Home::new(POLICY, upstream.address);
+    let mut process = home.start_set(&[("DRAIN_MIN_MS", "0"), ("DRAIN_GRACE_MS", "1000")]);
+    let mut agent = cut_write(&process, &upstream, "/things", "{}");
+
+    process.signal(Signal::TERM);
+
+    assert_eq!(agent.answer("POST").code(), "outcome_unknown");
+    assert_eq!(process.wait().code(), Some(0));
+    assert_eq!(home.query("SELECT state || ' ' || cause FROM entries"), ["unknown shutdown"]);
+    assert!(home.log().contains("drain_forced"), "{}", home.log());
+}
+
+#[test]
+fn f4_streams_end_between_two_events_when_the_process_ends() {
+    let event =
+        "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{}}\n\n";
+    let holds: Mutex<Vec<Sender<()>>> = Mutex::new(Vec::new());
+    let upstream = Upstream::start(move |_| {
+        let (go, hold) = channel();
+        holds.lock().unwrap().push(go);
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        Act::Waits(format!("{head}{event}").into_bytes(), hold, Vec::new())
+    });
+    let policy = format!(
+        "{POLICY}  notes.create:\n    match: {{ tool: create_note }}\n    effect: {{ class: irreversible, kind: create }}\n    confirm: none\n"
+    );
+    let home = Home::new(&policy, upstream.address);
+    let mut process = home.start();
+    let mut read = process.agent();
+    read.send("GET", "/things", &[("accept", "text/event-stream")], "");
+    let mut call = process.agent();
+    let message = crate::support::mcp::call("7", "create_note", serde_json::json!({}), None);
+    let headers =
+        [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+    call.send("POST", "/mcp", &headers, &message);
+    wait::until("both", || (upstream.received().len() == 2).then_some(()));
+
+    process.signal(Signal::TERM);
+    until_not_ready(&process);
+    process.signal(Signal::TERM);
+
+    // A chunked body that was cut is no answer at all.
+    let read = read.answer("GET");
+    assert_eq!((read.status, read.text().as_str()), (200, event));
+    let called = call.answer("POST");
+    let messages = crate::support::mcp::events(&called.text());
+    let answer = messages.iter().find(|message| message["id"] == 7).expect("an answer of ours");
+    assert_eq!(answer["result"]["_meta"]["effect"]["outcome"], "unknown");
+    assert_eq!(process.wait().code(), Some(0));
+    assert_eq!(home.query("SELECT state || ' ' || cause FROM entries"), ["unknown shutdown"]);
+}
+
+#[test]
+fn settings_that_change_are_named_and_hold_from_the_next_start() {
+    let (upstream, _go) = slow();
+    let home = Home::new(POLICY, upstream.address);
+    let file = home.folder().join("config.yaml");
+    std::fs::write(&file, "limits: { inflight: 5 }\n").unwrap();
+    let process = home.start_with(&["--config", file.to_str().unwrap()]);
+
+    let (status, told) = home.admin("POST", "/api/v1/reload");
+    assert_eq!((status, &told["restart_needed"]), (200, &serde_json::json!([])));
+    // A flag wins over the file, so that one is no change.
+    let changed = "listen: 127.0.0.1:1\nlimits: { inflight: 6 }\ndrain: { min_ms: 1 }\n";
+    std::fs::write(&file, changed).unwrap();
+    let (_, told) = home.admin("POST", "/api/v1/reload");
+    assert_eq!(told["restart_needed"], serde_json::json!(["drain.min_ms", "limits.inflight"]));
+
+    process.signal(Signal::HUP);
+    wait::until("the log", || {
+        let needed = home.log().matches("restart_needed").count();
+        (needed >= 2 && home.log().contains("drain.min_ms, limits.inflight")).then_some(())
+    });
+    std::fs::write(&file, "limits: { inflght: 6 }\n").unwrap();
+    let (_, told) = home.admin("POST", "/api/v1/reload");
+    assert_eq!(told["restart_needed"], serde_json::json!([]));
+    assert!(home.log().contains("config_rejected"), "{}", home.log());
+    assert!(home.log().contains("limits.inflight"), "{}", home.log());
+}

@@ -85,6 +85,20 @@ impl Home {
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
+    /// The folder that everything lies in.
+    pub fn folder(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Starts it with settings as variables: their names without `TAKEBACK_`.
+    pub fn start_set(&self, settings: &[(&str, &str)]) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        for (name, value) in settings {
+            command.env(format!("TAKEBACK_{name}"), value);
+        }
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
     /// Starts it with another filter of its log.
     pub fn start_logging(&self, filter: &str) -> Process {
         let (mut command, data, telemetry) = self.command(&[]);
