@@ -33,13 +33,14 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::admin::auth::{Gate, Tokens, TokensError};
 use crate::admin::health::Health;
 use crate::admin::listen::bind_unix;
 use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{AdminNetwork, Config};
 use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
@@ -62,6 +63,14 @@ pub enum AppError {
     Admin {
         /// Its path.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The admin API's network address.
+    #[error("the admin address {address} cannot be listened on")]
+    AdminAddress {
+        /// The address.
+        address: SocketAddr,
         /// What the system said.
         source: io::Error,
     },
@@ -95,6 +104,9 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's tokens.
+    #[error("the admin API's tokens cannot be used")]
+    Tokens(#[source] TokensError),
     /// A thread of the process panicked; its message is in the log.
     #[error("a thread of the process died; this is a defect of takeback")]
     Thread,
@@ -292,9 +304,10 @@ fn build_on(
     health.waits_for(Some("the policy"));
     let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
     let mut watch = Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace);
-    let live = Live::new(load_policy(&config, &mut watch)?, &metrics);
+    let (snapshot, findings) = load_policy(&config, &mut watch)?;
+    let live = Live::new(snapshot, &metrics);
     let status = admin_policy::Status::default();
-    status.applied(clock.now_ms());
+    status.applied(findings, clock.now_ms());
     let common = metrics.common();
     let [applied, ..] = &common.reloads;
     applied.increment(1);
@@ -317,6 +330,9 @@ fn build_on(
     });
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    let admin_network =
+        config.admin_network.as_ref().map(|network| open_admin(network, &shared.clock));
+    let admin_network = admin_network.transpose()?;
     let limits = server::Limits {
         connections: config.limits.connections,
         head: config.timeouts.request_head,
@@ -373,6 +389,7 @@ fn build_on(
         },
         drain_asks,
         admin_socket,
+        admin_network,
         admin_path: config.admin_listen.clone(),
         workers,
         draining,
@@ -382,6 +399,20 @@ fn build_on(
         source: config.source,
     };
     Ok(Built { parts, data, admin: config.admin_listen })
+}
+
+/// The admin API's listener on a network address, and what stands before it.
+fn open_admin(
+    network: &AdminNetwork,
+    clock: &Clock,
+) -> Result<(std::net::TcpListener, Gate), AppError> {
+    let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
+    let failed = |source| AppError::AdminAddress { address: network.address, source };
+    let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "the admin API is on the network too, with tokens");
+    Ok((listener, Gate::new(tokens, address, clock.clone())))
 }
 
 /// The newest time that the ledger knows, or 0: time does not start before it.
@@ -395,14 +426,17 @@ fn newest_ms(ledger: &Path) -> i64 {
 }
 
 /// Loads the first policy.
-fn load_policy(config: &Config, watch: &mut Watch) -> Result<policy::Snapshot, AppError> {
+fn load_policy(
+    config: &Config,
+    watch: &mut Watch,
+) -> Result<(policy::Snapshot, Vec<policy::Diagnostic>), AppError> {
     let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
     let findings = compiled.human();
     match compiled.snapshot.filter(|_| !is_refused) {
         Some(snapshot) => {
             reload::announce(&snapshot, &compiled.diagnostics);
-            Ok(snapshot)
+            Ok((snapshot, compiled.diagnostics))
         }
         None => Err(AppError::Policy { path: config.policies.clone(), findings }),
     }

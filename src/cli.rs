@@ -14,6 +14,7 @@ mod import;
 mod ledger;
 mod out;
 mod remote;
+mod undo;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ Examples:
   takeback explain POST /repos/octo/hello/issues --policies policies/github-mini
   takeback run --upstream http://127.0.0.1:9000 --policies policies/github-mini
   takeback ledger list --state unknown
+  takeback undo plan --task T         what of a task can be taken back, and how
   takeback settle ENTRY accepted --why \"the ticket is there\"
 
 Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
@@ -79,6 +81,9 @@ enum Command {
     Drain(DrainArgs),
     /// Ask a running sidecar's probes: ends with 0 if it is well, with 1 if not
     Healthcheck(HealthArgs),
+    /// Take back what a task did, newest first
+    #[command(subcommand)]
+    Undo(UndoCommand),
 }
 
 #[derive(Debug, Args)]
@@ -95,7 +100,8 @@ struct RunArgs {
     /// Where probes and metrics are read [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDR")]
     telemetry_listen: Option<String>,
-    /// The Unix socket of the admin API [default: the ledger's path and .sock]
+    /// The Unix socket of the admin API [default: the ledger's path and .sock]; or a loopback address,
+    /// with admin.tokens_file
     #[arg(long, value_name = "PATH")]
     admin_listen: Option<String>,
     /// The ledger's file [default: takeback-data/ledger.db]
@@ -278,6 +284,9 @@ struct ListArgs {
     /// Only entries of this operation
     #[arg(long, value_name = "ID")]
     operation: Option<String>,
+    /// Only entries with this label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -374,6 +383,60 @@ Examples:
   takeback healthcheck live --telemetry-listen 127.0.0.1:9464
   HEALTHCHECK CMD [\"/takeback\", \"healthcheck\", \"live\"]";
 
+#[derive(Debug, Subcommand)]
+#[command(after_help = UNDO_EXAMPLES)]
+enum UndoCommand {
+    /// Say of each write of a task whether it can be taken back, and how; nothing is sent
+    Plan(UndoPlanArgs),
+    /// Make the calls of the plan through the sidecar, newest first
+    Run(UndoRunArgs),
+}
+
+#[derive(Debug, Args)]
+struct UndoPlanArgs {
+    /// The task's label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct UndoRunArgs {
+    /// The task's label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: String,
+    /// Only these entries of it; may be given several times
+    #[arg(long = "entry", value_name = "ENTRY")]
+    entries: Vec<String>,
+    /// The sidecar's data port [default: http:// and its `listen`]
+    #[arg(long, value_name = "URL")]
+    through: Option<String>,
+    /// A file of `Name: value` lines that each call carries, such as a credential
+    #[arg(long, value_name = "FILE")]
+    headers_file: Option<PathBuf>,
+    /// Confirm what asks for a confirmation, instead of asking you on the terminal
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the results are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const UNDO_EXAMPLES: &str = "\
+Examples:
+  takeback undo plan --task release-42
+  takeback undo run --task release-42 --headers-file credential
+  takeback undo run --task release-42 --entry 019b0000-0000-7000-8000-000000000000 --yes
+
+Each call is an ordinary one: it is confirmed where its own class asks for it, recorded, and reported.
+`run` ends with 0 if every call that could be made took its entry back, else with 1.";
+
 /// Which ledger.
 #[derive(Debug, Args)]
 struct PlaceArgs {
@@ -450,6 +513,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let list = ledger::List {
                 state: args.state.as_deref(),
                 operation: args.operation.as_deref(),
+                task: args.task.as_deref(),
                 limit: usize::try_from(args.limit).unwrap_or(usize::MAX),
                 format: args.format,
             };
@@ -478,6 +542,18 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let address = telemetry_address(sources).map_err(misconfigured)?;
             health::run(address, args.probe)
         }
+        Command::Undo(UndoCommand::Plan(args)) => {
+            undo::plan(&socket(args.socket)?, &args.task, args.format)
+        }
+        Command::Undo(UndoCommand::Run(args)) => undo::run(&undo::Run {
+            task: &args.task,
+            entries: &args.entries,
+            through: args.through.as_deref(),
+            headers_file: args.headers_file.as_deref(),
+            yes: args.yes,
+            format: args.format,
+            places: places(args.socket.place, args.socket.admin_socket)?,
+        }),
     }
 }
 

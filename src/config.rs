@@ -48,6 +48,8 @@ pub struct Config {
     /// The Unix socket of the admin API. Default: the ledger's path and `.sock`, so that whoever may
     /// read the ledger finds it, and nobody else reaches it.
     pub admin_listen: PathBuf,
+    /// Where the admin API is on the network too: `admin_listen` with an address. Default: nowhere.
+    pub admin_network: Option<AdminNetwork>,
     /// The gateway.
     pub upstream: UpstreamConfig,
     /// The folder of policy files. No default: nothing is served under no policy.
@@ -74,6 +76,15 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// Where all this came from, to be compared with later.
     pub source: Source,
+}
+
+/// The admin API on a network address, beside its socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminNetwork {
+    /// A loopback address: what leaves the host would have to be encrypted.
+    pub address: SocketAddr,
+    /// Who may ask: lines of a name, a role (`read`, `operate`) and a token.
+    pub tokens_file: PathBuf,
 }
 
 /// The gateway that calls are forwarded to.
@@ -163,6 +174,8 @@ pub struct Places {
     pub ledger: PathBuf,
     /// The admin socket.
     pub admin_listen: PathBuf,
+    /// Where agents connect.
+    pub listen: SocketAddr,
 }
 
 impl Config {
@@ -174,9 +187,9 @@ impl Config {
     /// All faults at once.
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let mut reader = Reader::new(sources.clone());
-        let listen = address(&mut reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
         let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
+        let admin_network = admin_network(&mut reader);
         let upstream = upstream(&mut reader);
         let policies = reader.path("policies");
         if policies.is_none() && reader.list("policies").is_none() {
@@ -198,9 +211,10 @@ impl Config {
             return Err(ConfigErrors(reader.errors));
         };
         Ok(Self {
-            listen,
+            listen: places.listen,
             telemetry_listen: telemetry,
             admin_listen: places.admin_listen,
+            admin_network,
             upstream,
             policies,
             ledger: places.ledger,
@@ -288,6 +302,7 @@ fn address(reader: &mut Reader, member: &'static str, default: SocketAddr) -> So
 }
 
 fn places(reader: &mut Reader) -> Places {
+    let listen = address(reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
     let is_remote = |text: &str| text.starts_with("postgres:") || text.starts_with("postgresql:");
     let ledger = match reader.text("ledger") {
         Some((origin, text)) if is_remote(&text) => {
@@ -299,12 +314,8 @@ fn places(reader: &mut Reader) -> Places {
     };
     let ledger = ledger.unwrap_or_else(|| PathBuf::from("takeback-data/ledger.db"));
     let admin_listen = match reader.text("admin_listen") {
-        Some((origin, text)) if text.parse::<SocketAddr>().is_ok() => {
-            let what = "`admin_listen` is a network address, which is not supported yet: \
-                        it needs TLS and tokens";
-            reader.error(origin, what, "give the path of a Unix socket");
-            None
-        }
+        // It is on the network beside its socket, which the commands use.
+        Some((_, text)) if text.parse::<SocketAddr>().is_ok() => None,
         _ => reader.path("admin_listen"),
     };
     let admin_listen = match admin_listen {
@@ -322,7 +333,37 @@ fn places(reader: &mut Reader) -> Places {
         );
         reader.error(origin, what, "give a shorter `admin_listen`");
     }
-    Places { ledger, admin_listen }
+    Places { ledger, admin_listen, listen }
+}
+
+/// The admin API's network address, which needs tokens; and tokens, which need an address.
+fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
+    let given = reader.text("admin_listen");
+    let address = given.as_ref().and_then(|(_, text)| text.parse::<SocketAddr>().ok());
+    let tokens_file = reader.path("admin.tokens_file");
+    match (given, address, tokens_file) {
+        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() => {
+            let what = "`admin_listen` is an address that other hosts reach, which needs TLS; \
+                        that is not supported yet";
+            reader.error(origin, what, "give a loopback address, or the path of a Unix socket");
+            None
+        }
+        (Some((origin, _)), Some(_), None) => {
+            let what = "`admin_listen` is a network address, which the agent may reach too, and \
+                        there are no tokens";
+            reader.error(origin, what, "give `admin.tokens_file`, or the path of a Unix socket");
+            None
+        }
+        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tokens_file }),
+        (_, None, Some(_)) => {
+            let given = reader.list("admin.tokens_file");
+            let origin = given.map_or(Origin::Nowhere, |given| given.origin);
+            let what = "`admin.tokens_file` is given, and `admin_listen` is no network address";
+            reader.error(origin, what, "give an address such as 127.0.0.1:9465, or remove it");
+            None
+        }
+        (_, None, None) | (None, Some(_), None) => None,
+    }
 }
 
 /// The socket beside a ledger.
@@ -403,6 +444,25 @@ const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
     header::UPGRADE,
     own_headers::IDEMPOTENCY_KEY,
 ];
+
+/// Reads a file of `Name: value` lines, such as `upstream.headers_file`; each value is marked
+/// sensitive.
+///
+/// # Errors
+///
+/// Each line that is no header, or one that the proxy sets itself. No value is shown.
+pub fn headers_file(path: &Path) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigErrors> {
+    let mut reader = Reader::new(Sources::default());
+    let headers = match std::fs::read_to_string(path) {
+        Ok(text) => upstream_headers(&mut reader, path, &text),
+        Err(error) => {
+            let what = format!("{} cannot be read: {error}", path.display());
+            reader.error(Origin::Nowhere, what, "it holds one `Name: value` on each line");
+            Vec::new()
+        }
+    };
+    if reader.errors.is_empty() { Ok(headers) } else { Err(ConfigErrors(reader.errors)) }
+}
 
 /// Reads `Name: value` lines; errors name the line and never its value.
 fn upstream_headers(

@@ -64,13 +64,15 @@ pub struct Status {
 #[derive(Debug, Default)]
 struct Inner {
     applied_ms: i64,
+    /// What the check says of the policy in force.
+    findings: Vec<Diagnostic>,
     rejected: Option<(i64, Vec<Diagnostic>)>,
 }
 
 impl Status {
-    /// A policy came into force; whatever was rejected before is over.
-    pub fn applied(&self, now_ms: i64) {
-        *self.lock() = Inner { applied_ms: now_ms, rejected: None };
+    /// A policy came into force, with what the check says of it; whatever was rejected before is over.
+    pub fn applied(&self, findings: Vec<Diagnostic>, now_ms: i64) {
+        *self.lock() = Inner { applied_ms: now_ms, findings, rejected: None };
     }
 
     /// The files are those of the policy in force again.
@@ -100,6 +102,8 @@ struct PolicyJson {
     applied_at: String,
     undeclared: UndeclaredJson,
     operations: Vec<OperationJson>,
+    /// What a reviewer should know of it: each with its place.
+    findings: Vec<FindingJson>,
     rejected: Option<RejectedJson>,
 }
 
@@ -207,7 +211,7 @@ impl OperationJson {
 
 impl PolicyJson {
     fn of(snapshot: &Snapshot, status: &Status) -> Self {
-        let Inner { applied_ms, rejected } = &*status.lock();
+        let Inner { applied_ms, findings, rejected } = &*status.lock();
         let get = if snapshot.undeclared_get_writes() { Class::Irreversible } else { Class::Read };
         let confirm = match snapshot.undeclared() {
             Undeclared::Confirm(level) => level.to_string(),
@@ -222,6 +226,7 @@ impl PolicyJson {
                 get: get.as_str(),
             },
             operations: snapshot.operations().iter().map(|own| OperationJson::of(own)).collect(),
+            findings: findings.iter().map(FindingJson::of).collect(),
             rejected: rejected.as_ref().map(|(at_ms, findings)| RejectedJson {
                 at: time(*at_ms),
                 findings: findings.iter().map(FindingJson::of).collect(),
@@ -251,11 +256,7 @@ pub(super) async fn reload(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
-    let busy = |message: &str| Failure {
-        status: StatusCode::CONFLICT,
-        code: "in_progress",
-        message: message.to_owned(),
-    };
+    let busy = |message: &str| Failure::new(StatusCode::CONFLICT, "in_progress", message);
     let (ask, answered) = oneshot::channel();
     let sent = admin.reloads.try_send(ask);
     sent.map_err(|_| busy("other requests to reload are under way"))?;
@@ -313,25 +314,26 @@ mod tests {
             "version: 1\noperations:\n  a: { match: { http: GET /a } }\n  b: { match: { tool: b }, \
              effect: { class: reversible } }\n",
         );
-        let snapshot = compiled.snapshot.unwrap();
+        let snapshot = compiled.snapshot.as_ref().unwrap();
         let broken = one("version: 1\noperation: {}\ndefault: {}\n");
         let status = Status::default();
-        status.applied(1_764_489_600_000);
+        status.applied(compiled.diagnostics.clone(), 1_764_489_600_000);
         status.rejected(broken.diagnostics.clone(), 1_764_489_600_000);
 
-        let shown = serde_json::to_value(PolicyJson::of(&snapshot, &status)).unwrap();
+        let shown = serde_json::to_value(PolicyJson::of(snapshot, &status)).unwrap();
 
         assert_eq!(shown["operations"][0]["target"], "GET /a");
         assert_eq!(shown["operations"][0]["notes"].as_array().unwrap().len(), 0);
         assert_eq!(shown["operations"][1]["class"], "irreversible");
         assert!(shown["operations"][1]["notes"].to_string().contains("a.yaml:4"), "{shown}");
         assert_eq!(shown["rejected"]["findings"][0]["line"], 2);
+        assert!(shown["findings"].to_string().contains("effect/"), "{shown}");
         assert_eq!(
             summary(&broken.diagnostics),
             "the newest files are rejected: a.yaml:2:1: policy/unknown_member, and 1 more"
         );
         status.restored();
-        let shown = serde_json::to_value(PolicyJson::of(&snapshot, &status)).unwrap();
+        let shown = serde_json::to_value(PolicyJson::of(snapshot, &status)).unwrap();
         assert!(shown["rejected"].is_null());
     }
 }

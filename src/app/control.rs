@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::reload::Reload;
 use super::worker::Started;
 use super::{Ended, Signals, seconds};
+use crate::admin::auth::Gate;
 use crate::admin::health::{self, Health};
 use crate::admin::listen::{Bounds, Listener, serve};
 use crate::admin::policy::Ask;
@@ -75,6 +76,8 @@ pub(super) struct Parts {
     pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) drain_asks: mpsc::Receiver<()>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
+    /// The admin API's listener on a network address, where one is asked for.
+    pub(super) admin_network: Option<(std::net::TcpListener, Gate)>,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
     pub(super) draining: Arc<AtomicBool>,
@@ -102,7 +105,7 @@ impl Control {
         match TcpListener::from_std(telemetry) {
             Ok(listener) => {
                 let router = health::router(health.clone(), metrics);
-                let listener = Listener::Tcp(listener);
+                let listener = Listener::Telemetry(listener);
                 let serving = serve(listener, router, Bounds::TELEMETRY, tasks.clone());
                 vital(&tasks, &health, "telemetry listener", serving);
             }
@@ -117,6 +120,7 @@ impl Control {
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
         let Parts { admin, watch, asks, mut drain_asks, admin_socket, admin_path, .. } = parts;
+        let admin_network = parts.admin_network;
         let Parts { workers, draining, drain, end, times, source, .. } = parts;
         let shared = Arc::clone(&admin.shared);
         let reload = Reload {
@@ -129,14 +133,24 @@ impl Control {
             source,
         };
         vital(&tasks, &health, "reload", reload.run());
+        let router = admin::router(Arc::new(admin));
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
-                let router = admin::router(Arc::new(admin));
                 let listener = Listener::Unix(listener);
-                let serving = serve(listener, router, Bounds::ADMIN, tasks.clone());
+                let serving = serve(listener, router.clone(), Bounds::ADMIN, tasks.clone());
                 vital(&tasks, &health, "admin listener", serving);
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
+        }
+        if let Some((socket, gate)) = admin_network {
+            match TcpListener::from_std(socket) {
+                Ok(socket) => {
+                    let listener = Listener::Admin(socket, Arc::new(gate));
+                    let serving = serve(listener, router, Bounds::ADMIN_NETWORK, tasks.clone());
+                    vital(&tasks, &health, "admin network listener", serving);
+                }
+                Err(error) => tracing::error!(%error, "the admin API could not be served"),
+            }
         }
         drop(tasks.spawn_background("drain requests", async move {
             while drain_asks.recv().await.is_some() {

@@ -236,7 +236,7 @@ impl Reader {
         let common = metrics.common();
         common.last_reload_ok.set(1.0);
         common.last_reload_seconds.set(seconds(now_ms));
-        self.status.applied(now_ms);
+        self.status.applied(diagnostics, now_ms);
         self.health.policy_rejected(None);
         Reloaded::Applied { revision, operations, weakened }
     }

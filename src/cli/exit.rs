@@ -58,6 +58,10 @@ impl From<AppError> for Failure {
                 std::io::ErrorKind::PermissionDenied => (PERMISSION, ""),
                 _ => (CANNOT_CREATE, "give another --admin-listen"),
             },
+            AppError::AdminAddress { .. } => {
+                (UNAVAILABLE, "is another process there, or give another --admin-listen")
+            }
+            AppError::Tokens(_) => (CONFIG, "each line is NAME read|operate TOKEN"),
             AppError::Bind(_) => {
                 (UNAVAILABLE, "is another process there, or give another --listen")
             }

@@ -14,6 +14,7 @@ use crate::ledger::{Filter, OpenError, ReadOnly, Record, Shown, State};
 pub(super) struct List<'a> {
     pub(super) state: Option<&'a str>,
     pub(super) operation: Option<&'a str>,
+    pub(super) task: Option<&'a str>,
     pub(super) limit: usize,
     pub(super) format: Format,
 }
@@ -59,8 +60,9 @@ pub(super) fn list(path: &Path, asked: &List<'_>) -> Result<u8, Failure> {
     let filter = Filter {
         state: state.transpose()?,
         operation: operation.transpose()?,
-        before: None,
+        task: asked.task.map(str::to_owned),
         limit: asked.limit,
+        ..Filter::default()
     };
     let records = open(path)?.list(&filter).map_err(unreadable)?;
     match asked.format {

@@ -116,12 +116,24 @@ pub(super) fn drain(socket: &Path, until: Until) -> Result<u8, Failure> {
 }
 
 fn request(socket: &Path, path: &str, body: Option<String>) -> Result<Value, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(exit::SYSTEM, format!("no runtime: {error}")))?;
-    let answered = runtime.block_on(ask(socket, Method::POST, path, body));
-    let (status, bytes) = answered.map_err(unreached)?;
+    runtime()?.block_on(asked(socket, Method::POST, path, body))
+}
+
+/// Asks the sidecar; gives its JSON, or what it says is wrong.
+pub(super) async fn asked(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<Value, Failure> {
+    let (status, bytes) = ask(socket, method, path, body).await.map_err(unreached)?;
     read(status, &bytes)
+}
+
+/// What a command waits in.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(exit::SYSTEM, format!("no runtime: {error}")))
 }
 
 fn unreached(error: ClientError) -> Failure {

@@ -16,6 +16,7 @@ pub const MEMBERS: &[&str] = &[
     "listen",
     "telemetry_listen",
     "admin_listen",
+    "admin.tokens_file",
     "upstream.url",
     "upstream.headers_file",
     "policies",

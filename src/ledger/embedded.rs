@@ -38,7 +38,7 @@ use super::{
     Settled, Stats, Stored,
 };
 use command::{Command, Failure, Reply, Write};
-use store::{Settle, Store};
+use store::{Settle, Store, TookBack};
 use writer::{Batch, Retry, Writer};
 
 pub use read::ReadOnly;
@@ -256,6 +256,19 @@ impl Embedded {
         let settle = Settle { entry, outcome, who: who.to_owned(), why: why.to_owned(), now_ms };
         self.ask(|reply, turn| Command::Write(Write::Settle(Box::new(settle), reply), Some(turn)))
             .await
+    }
+
+    pub(super) async fn took_back(
+        &self,
+        entry: EntryId,
+        by: EntryId,
+        who: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        let took_back = TookBack { entry, by, who: who.to_owned(), now_ms };
+        let command =
+            |reply, turn| Command::Write(Write::TookBack(Box::new(took_back), reply), Some(turn));
+        self.ask(command).await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

@@ -38,6 +38,7 @@ pub mod settle;
 pub mod stage;
 pub mod step;
 pub mod stream;
+pub mod undo;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,6 +10,8 @@
 
 mod support;
 
+/// The admin API, on its socket and on a network address.
+mod admin;
 /// What the log says of writes, and what it must not hold.
 mod audit;
 /// Tools called over plain HTTP.
@@ -59,4 +61,5 @@ mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
+mod undo;
 mod writes;

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::contract::key::EntryId;
 use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
 
-use super::store::{Done, Settle};
+use super::store::{Done, Settle, TookBack};
 use super::{Pending, Shared};
 
 /// What a write is guessed to add to the log, in pages.
@@ -33,6 +33,7 @@ pub(super) enum Write {
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
     Settle(Box<Settle>, Reply<Settled>),
+    TookBack(Box<TookBack>, Reply<Settled>),
     Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
 }
 
@@ -127,7 +128,9 @@ pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
         (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
             tell(reply, Ok(()));
         }
-        (Write::Settle(_, reply), Done::Settled(settled)) => tell(reply, Ok(settled)),
+        (Write::Settle(_, reply) | Write::TookBack(_, reply), Done::Settled(settled)) => {
+            tell(reply, Ok(settled));
+        }
         _ => {}
     }
 }
@@ -139,7 +142,7 @@ pub(super) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Settle(_, reply) => tell(reply, Err(error)),
+        Write::Settle(_, reply) | Write::TookBack(_, reply) => tell(reply, Err(error)),
         Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
     }
 }
@@ -166,7 +169,7 @@ pub(super) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(super) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => true,
+        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
     }
@@ -182,6 +185,7 @@ pub(super) fn pages(write: &Write) -> usize {
         | Write::Delivered { .. }
         | Write::Heartbeat(..)
         | Write::Settle(..)
+        | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,
     }
 }

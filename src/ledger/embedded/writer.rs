@@ -302,6 +302,7 @@ impl Writer {
                 store.heartbeat(*now_ms)
             }
             Write::Settle(settle, _) => store.settle(settle),
+            Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
         }
     }
@@ -406,7 +407,9 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => refuse(write, error),
+            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => {
+                refuse(write, error);
+            }
         }
     }
 

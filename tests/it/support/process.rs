@@ -85,6 +85,13 @@ impl Home {
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
+    /// Starts it with more flags; `None` if it ends before it serves.
+    pub fn try_start_with(&self, flags: &[&str]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.args(flags);
+        self.started(command, data, telemetry)
+    }
+
     /// The folder that everything lies in.
     pub fn folder(&self) -> &std::path::Path {
         self.directory.path()
