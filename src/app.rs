@@ -39,6 +39,7 @@ use crate::admin::listen::bind_unix;
 use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
+use crate::call::spans::{Spans, SpansError};
 use crate::clock::Clock;
 use crate::config::{AdminNetwork, Config};
 use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
@@ -96,6 +97,9 @@ pub enum AppError {
     /// A thread or a runtime could not be made.
     #[error("a thread of the process could not be started")]
     Runtime(#[source] io::Error),
+    /// The collector of spans.
+    #[error("spans cannot be sent")]
+    Spans(#[source] SpansError),
     /// The telemetry port.
     #[error("the telemetry address {address} cannot be listened on")]
     Telemetry {
@@ -315,6 +319,7 @@ fn build_on(
     common.last_reload_seconds.set(seconds(clock.now_ms()));
     health.policy_in_force();
 
+    let spans = Spans::from_environment(clock.clone()).map_err(AppError::Spans)?;
     health.waits_for(Some("the listeners"));
     let drain = Drain::new();
     let shared = Arc::new(Shared {
@@ -324,7 +329,7 @@ fn build_on(
         metrics,
         clock,
         budget: Budget::new(config.limits.body_budget_bytes),
-        settings: settings(&config),
+        settings: Settings { spans, ..settings(&config) },
         tasks: tasks.clone(),
         mcp: McpState::default(),
     });
@@ -466,6 +471,7 @@ fn settings(config: &Config) -> Settings {
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
+        spans: None,
         mcp: McpSettings {
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,

@@ -28,6 +28,8 @@ use tower::{Layer, Service, ServiceBuilder};
 use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected};
 use crate::call::refusal::Refusal;
+use crate::call::spans::CallSpan;
+use crate::call::trace::TraceParent;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
 use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
@@ -164,7 +166,17 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
         // The one box of a read.
         let edge = Arc::clone(&self.edge);
-        Box::pin(async move { Ok(edge.answer(arrival).await) })
+        Box::pin(async move {
+            let spans = edge.cx.shared.settings.spans.as_ref();
+            let span = spans.and_then(|spans| spans.begin(arrival.request.headers()));
+            let mut response = edge.answer(arrival, span.clone()).await;
+            if let Some(span) = span {
+                span.answered(response.status().as_u16());
+                let body = std::mem::take(response.body_mut());
+                *response.body_mut() = body.hold(span);
+            }
+            Ok(response)
+        })
     }
 }
 
@@ -186,7 +198,11 @@ enum Asks {
 }
 
 impl<P: Stage<Call, Answer = Answered>> Edge<P> {
-    async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
+    async fn answer(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        span: Option<Arc<CallSpan>>,
+    ) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -210,10 +226,16 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let decoded = origin.and_then(|()| {
             decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
         });
-        let Decoded { head, control, oddity, stripped } = match decoded {
+        let Decoded { mut head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
             Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
         };
+        if let Some(span) = span {
+            span.rename(method_name(&head.method).to_owned());
+            span.say("http.request.method", method_name(&head.method));
+            span.say("url.scheme", "http");
+            head.span = Some(span);
+        }
         if stripped > 0 {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
         }
@@ -276,6 +298,16 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Era::Modern if call.elicitation().form => Asks::Round,
             Era::Modern | Era::Legacy => Asks::No,
         };
+        if let Some(span) = &head.span {
+            span.rename("tools/call".to_owned());
+            span.say("mcp.method.name", "tools/call");
+            span.say("gen_ai.operation.name", "execute_tool");
+            let parent = call.trace_parent();
+            let parent = parent.and_then(|text| TraceParent::parse(text.as_bytes()));
+            if let Some(parent) = parent.filter(|parent| parent.is_sampled) {
+                span.of_message(parent);
+            }
+        }
         let id = call.id().clone();
         let voice = Voice::Mcp(id.clone(), era, asks);
         let (control, oddity) = match tool_control(control, &call) {
@@ -527,6 +559,12 @@ fn check_origin(parts: &Parts) -> Result<(), Refusal> {
         (Some((_, named)), Some(own)) if named.eq_ignore_ascii_case(&own) => Ok(()),
         _ => Err(Refusal::Origin),
     }
+}
+
+/// A method by the standard's words; a span's attribute takes no other.
+fn method_name(method: &Method) -> &'static str {
+    let known = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
+    known.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
 }
 
 /// `Max-Forwards: 0` on `OPTIONS`: we are the last recipient (standards H-7).

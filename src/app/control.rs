@@ -162,6 +162,10 @@ impl Control {
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;
+        if let Some(spans) = &shared.settings.spans {
+            // Nothing else runs any more, so it may block.
+            spans.shut_down();
+        }
         if let Err(error) = std::fs::remove_file(&admin_path) {
             tracing::debug!(%error, "the admin socket could not be removed");
         }

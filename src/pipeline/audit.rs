@@ -32,6 +32,7 @@ use sha2::{Digest as _, Sha256};
 use super::Write;
 use crate::call::Principal;
 use crate::call::refusal::Refusal;
+use crate::call::spans::CallSpan;
 use crate::call::trace::{TraceId, TraceParent};
 use crate::contract::class::{Class, Disposition, Verdict};
 use crate::contract::key::{EntryId, Key, OperationId};
@@ -75,10 +76,49 @@ pub struct Ended<'a> {
     pub now: Instant,
 }
 
+/// Says in a call's span what the call is.
+pub fn describe(span: &CallSpan, operation: &Operation, class: Class) {
+    span.say("anvil.operation.id", operation.id.as_str().to_owned());
+    span.say("anvil.effect.class", class.as_str());
+    if operation.id == OperationId::undeclared() {
+        return;
+    }
+    match &operation.target {
+        Target::Http { method, template } => {
+            span.rename(format!("{method} {template}"));
+            span.say("http.route", template.to_string());
+        }
+        Target::Tool { name } => {
+            span.rename(format!("tools/call {name}"));
+            span.say("gen_ai.tool.name", name.to_string());
+        }
+    }
+}
+
+/// Says in a write's span what came of it.
+fn describe_end(span: &CallSpan, ended: &Ended<'_>) {
+    let write = ended.write;
+    let ledger_id = ShownKey::of(ended.ledger_id, write.id, ended.entry);
+    span.say("anvil.ledger.id", ledger_id.to_string());
+    span.say("anvil.effect.decision", decision(write).as_str());
+    span.say("anvil.effect.disposition", ended.disposition.as_str());
+    span.say("anvil.effect.outcome", ended.state.as_str());
+    span.say("anvil.policy.revision", Revision(write).to_string());
+    if let Some(verdict) = ended.verdict {
+        span.say("anvil.effect.verdict", verdict.as_str());
+    }
+    if let (State::Unknown, Some(cause)) = (ended.state, ended.cause) {
+        span.say("error.type", cause.as_str());
+    }
+}
+
 /// Writes the line of an attempt.
 pub fn ended(ended: &Ended<'_>) {
     let write = ended.write;
     let operation = write.operation();
+    if let Some(span) = &write.head.span {
+        describe_end(span, ended);
+    }
     let spent = ended.now.saturating_duration_since(write.arrived);
     tracing::info!(
         event = "write",
@@ -191,6 +231,9 @@ pub fn decision(write: &Write) -> Decision {
 
 /// The trace that a write belongs to.
 fn trace_id(write: &Write) -> Option<TraceId> {
+    if let Some(span) = &write.head.span {
+        return Some(span.trace());
+    }
     let of_message = match &write.form {
         super::Form::Http { .. } => None,
         super::Form::Mcp { call, .. } => {

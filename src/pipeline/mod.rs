@@ -50,6 +50,7 @@ use http::{HeaderName, HeaderValue, Response};
 use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
+use crate::call::spans::Spans;
 use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode, words};
@@ -119,6 +120,8 @@ pub struct Settings {
     pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
     /// What is special to MCP.
     pub mcp: McpSettings,
+    /// Where spans go, where somebody collects them.
+    pub spans: Option<Spans>,
 }
 
 /// What the steps are told of MCP.
@@ -451,6 +454,9 @@ impl Write {
 
     /// Refuses the call.
     pub fn refuse(&self, refusal: Refusal) -> Box<Refused> {
+        if let Some(span) = &self.head.span {
+            span.say("anvil.effect.refused", refusal.code());
+        }
         let mut report = self.report();
         report.refused = Some(refusal.code().into());
         report.entry = refusal.entry();

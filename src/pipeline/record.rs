@@ -211,6 +211,9 @@ async fn begin(
         let common = shared.metrics.common();
         let elapsed = shared.clock.instant().saturating_duration_since(began);
         common.ledger_duration.record(LedgerStage::Begin, elapsed.as_secs_f64());
+        if let Some(span) = &write.head.span {
+            span.step("anvil.ledger.begin", began, shared.clock.instant());
+        }
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);

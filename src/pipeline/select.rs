@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use http::Method;
 
 use super::ask::Ask;
+use super::audit;
 use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
 use super::rounds::State;
@@ -69,10 +70,20 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         let Call { head, control, payload, oddity, permit } = call;
         let live = self.shared.policies.load();
         let is_staged = control.stage;
+        let span = head.span.clone();
+        let began = span.as_ref().map(|_| self.shared.clock.instant());
         let selected = match payload {
             Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
             Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
         };
+        if let (Some(span), Some(began)) = (span, began) {
+            let (served, class) = match &selected {
+                Selected::Read(read) => (&read.served, Class::Read),
+                Selected::Write(write) => (&write.served, write.class),
+            };
+            audit::describe(&span, &served.operation, class);
+            span.step("anvil.classify", began, self.shared.clock.instant());
+        }
         match selected {
             // A read has no draft, and a call that asks for one must not be made as it is.
             Selected::Read(read) if is_staged => Err(Box::new(Refused {

@@ -658,7 +658,12 @@ impl Case {
         } else {
             let now_ms = self.shared.clock.now_ms();
             let finish = conclusion.finish(self, answer, now_ms);
-            Some(self.shared.ledger.finish(finish))
+            let began = write.head.span.as_ref().map(|_| self.shared.clock.instant());
+            let finished = self.shared.ledger.finish(finish);
+            if let (Some(span), Some(began)) = (&write.head.span, began) {
+                span.step("anvil.ledger.finish", began, self.shared.clock.instant());
+            }
+            Some(finished)
         };
         let report = conclusion.report(self, finished);
         audit::ended(&audit::Ended {

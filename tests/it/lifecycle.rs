@@ -241,3 +241,46 @@ fn settings_that_change_are_named_and_hold_from_the_next_start() {
     assert!(home.log().contains("config_rejected"), "{}", home.log());
     assert!(home.log().contains("limits.inflight"), "{}", home.log());
 }
+
+#[test]
+fn h1_f2_readiness_fails_with_the_first_write_that_the_ledger_refuses() {
+    let (upstream, _go) = slow();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    wait::until("ready", || (process.telemetry("/readyz").status == 200).then_some(()));
+    // What another program's write lock does to it.
+    let lock = rusqlite::Connection::open(home.ledger()).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+    let headers = [("content-type", "application/json"), ("effect-confirm", "true")];
+    let refused = process.agent().call("POST", "/things", &headers, "{}");
+
+    assert_eq!((refused.status, refused.code().as_str()), (503, "ledger_unavailable"));
+    let ready = process.telemetry("/readyz");
+    assert_eq!(ready.status, 503, "at once, and not with the next heartbeat");
+    assert_eq!(ready.json()["checks"]["ledger"]["ok"], false);
+    lock.execute_batch("ROLLBACK").unwrap();
+    wait::until("ready again", || (process.telemetry("/readyz").status == 200).then_some(()));
+    assert_eq!(upstream.count("POST"), 0);
+}
+
+#[test]
+fn i6_calls_that_come_after_sigterm_are_served_for_the_minimum_and_a_signal_ends_it_well() {
+    let upstream = Upstream::start(|_| Act::json(201, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    let hour = "3600000";
+    let mut process = home.start_set(&[("DRAIN_MIN_MS", hour), ("DRAIN_GRACE_MS", hour)]);
+
+    process.signal(Signal::TERM);
+    until_not_ready(&process);
+    // An agent whose pod ends too goes on for a while.
+    let headers = [("content-type", "application/json"), ("effect-confirm", "true")];
+    for _ in 0..3 {
+        let body = format!("{{\"n\":{}}}", upstream.count("POST"));
+        assert_eq!(process.agent().call("POST", "/things", &headers, &body).status, 201);
+    }
+    process.signal(Signal::TERM);
+
+    assert_eq!(process.wait().code(), Some(0));
+    assert_eq!(home.query("SELECT state FROM entries"), ["accepted", "accepted", "accepted"]);
+}

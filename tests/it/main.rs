@@ -60,6 +60,8 @@ mod reload;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// Spans, as a collector gets them.
+mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
 mod writes;

@@ -157,6 +157,7 @@ pub(super) fn conclude(
 ) -> Conclusion {
     let write = case.write();
     let operation = write.operation();
+    let began = write.head.span.as_ref().map(|_| case.shared.clock.instant());
     let mut disposition = dispatched.disposition;
     if disposition == Disposition::Accepted
         && !operation.rejected_if.is_empty()
@@ -231,6 +232,9 @@ pub(super) fn conclude(
         if !is_sensitive && let Ok(resolved) = resolve_lookup(lookup, &scope) {
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
+    }
+    if let (Some(span), Some(began)) = (&write.head.span, began) {
+        span.step("anvil.verify", began, case.shared.clock.instant());
     }
     conclusion
 }

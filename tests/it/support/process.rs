@@ -106,6 +106,18 @@ impl Home {
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
+    /// Starts it with variables of others.
+    pub fn start_env(&self, variables: &[(&str, &str)]) -> Process {
+        self.try_start_env(variables).expect("the sidecar starts")
+    }
+
+    /// As `start_env`; `None` if it ends before it serves.
+    pub fn try_start_env(&self, variables: &[(&str, &str)]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.envs(variables.iter().copied());
+        self.started(command, data, telemetry)
+    }
+
     /// Starts it with another filter of its log.
     pub fn start_logging(&self, filter: &str) -> Process {
         let (mut command, data, telemetry) = self.command(&[]);
