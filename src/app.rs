@@ -15,7 +15,7 @@
 //! End, from SIGTERM (or [`Running::stop`]): `/readyz` fails at once; calls are served for `drain.min`
 //! longer; then no call is taken and connections close after the answers they owe; writes under way are
 //! waited for until `drain.grace`. What is left is cut, recorded as unknown in one batch, and counted;
-//! then the ledger is closed. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
+//! then the ledger is closed. `POST /api/v1/drain` begins the same. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
 //! entry that was begun is unknown at the next start.
 
 mod control;
@@ -33,13 +33,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::admin::auth::{Gate, Tokens, TokensError};
 use crate::admin::health::Health;
 use crate::admin::listen::bind_unix;
 use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
+use crate::call::spans::{Spans, SpansError};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{AdminNetwork, Config};
 use crate::ledger::{Filter, Ledger, OpenError, Options, Place, ReadOnly, Recovered};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
@@ -65,6 +67,14 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's network address.
+    #[error("the admin address {address} cannot be listened on")]
+    AdminAddress {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The data port.
     #[error("the data port cannot be opened")]
     Bind(#[source] BindError),
@@ -87,6 +97,9 @@ pub enum AppError {
     /// A thread or a runtime could not be made.
     #[error("a thread of the process could not be started")]
     Runtime(#[source] io::Error),
+    /// The collector of spans.
+    #[error("spans cannot be sent")]
+    Spans(#[source] SpansError),
     /// The telemetry port.
     #[error("the telemetry address {address} cannot be listened on")]
     Telemetry {
@@ -95,6 +108,9 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's tokens.
+    #[error("the admin API's tokens cannot be used")]
+    Tokens(#[source] TokensError),
     /// A thread of the process panicked; its message is in the log.
     #[error("a thread of the process died; this is a defect of takeback")]
     Thread,
@@ -206,15 +222,13 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         metrics: metrics.clone(),
         tasks: tasks.clone(),
         parts,
+        stop: Arc::clone(&stop),
         stopping,
-    };
-    let signalled = match signals {
-        Signals::Ignored => None,
-        Signals::Obeyed => Some(Arc::clone(&stop)),
+        signals,
     };
     let control = std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || control.run(signalled))
+        .spawn(move || control.run())
         .map_err(AppError::Runtime)?;
     // From here on a failure ends the control thread: it is told by the drop of `parts_in`.
     let running = |data, admin| Running {
@@ -265,7 +279,7 @@ fn build(
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
     let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
-    health.ledger(Ok(()));
+    health.watch(ledger.clone());
     if let Some(file) = config.ledger.file() {
         metrics.watch_volume(file);
     }
@@ -319,9 +333,10 @@ fn build_on(
     health.waits_for(Some("the policy"));
     let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
     let mut watch = Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace);
-    let live = Live::new(load_policy(&config, &mut watch)?, &metrics);
+    let (snapshot, findings) = load_policy(&config, &mut watch)?;
+    let live = Live::new(snapshot, &metrics);
     let status = admin_policy::Status::default();
-    status.applied(clock.now_ms());
+    status.applied(findings, clock.now_ms());
     let common = metrics.common();
     let [applied, ..] = &common.reloads;
     applied.increment(1);
@@ -329,6 +344,7 @@ fn build_on(
     common.last_reload_seconds.set(seconds(clock.now_ms()));
     health.policy_in_force();
 
+    let spans = Spans::from_environment(clock.clone()).map_err(AppError::Spans)?;
     health.waits_for(Some("the listeners"));
     let drain = Drain::new();
     let shared = Arc::new(Shared {
@@ -338,7 +354,7 @@ fn build_on(
         metrics,
         clock,
         budget: Budget::new(config.limits.body_budget_bytes),
-        settings: settings(&config),
+        settings: Settings { spans, ..settings(&config) },
         tasks: tasks.clone(),
         mcp: McpState::default(),
     });
@@ -348,6 +364,9 @@ fn build_on(
     }
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    let admin_network =
+        config.admin_network.as_ref().map(|network| open_admin(network, &shared.clock));
+    let admin_network = admin_network.transpose()?;
     let limits = server::Limits {
         connections: config.limits.connections,
         head: config.timeouts.request_head,
@@ -389,6 +408,7 @@ fn build_on(
         }
     }
     let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
+    let (drains, drain_asks) = mpsc::channel(1);
     let parts = Parts {
         watch,
         asks,
@@ -399,14 +419,20 @@ fn build_on(
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,
+            health: health.clone(),
+            drains,
+            grace: config.drain.grace,
         },
+        drain_asks,
         admin_socket,
+        admin_network,
         admin_path: config.admin_listen.clone(),
         workers,
         draining,
         drain,
         end,
         times: config.drain,
+        source: config.source,
     };
     Ok(Built { parts, data, admin: config.admin_listen })
 }
@@ -422,6 +448,20 @@ fn make_folder(socket: &Path) -> io::Result<()> {
     }
 }
 
+/// The admin API's listener on a network address, and what stands before it.
+fn open_admin(
+    network: &AdminNetwork,
+    clock: &Clock,
+) -> Result<(std::net::TcpListener, Gate), AppError> {
+    let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
+    let failed = |source| AppError::AdminAddress { address: network.address, source };
+    let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "the admin API is on the network too, with tokens");
+    Ok((listener, Gate::new(tokens, address, clock.clone())))
+}
+
 /// The newest time that the ledger knows, or 0: time does not start before it.
 fn newest_ms(ledger: &Place) -> i64 {
     let filter = Filter { limit: 1, ..Filter::default() };
@@ -433,14 +473,17 @@ fn newest_ms(ledger: &Place) -> i64 {
 }
 
 /// Loads the first policy.
-fn load_policy(config: &Config, watch: &mut Watch) -> Result<policy::Snapshot, AppError> {
+fn load_policy(
+    config: &Config,
+    watch: &mut Watch,
+) -> Result<(policy::Snapshot, Vec<policy::Diagnostic>), AppError> {
     let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
     let findings = compiled.human();
     match compiled.snapshot.filter(|_| !is_refused) {
         Some(snapshot) => {
             reload::announce(&snapshot, &compiled.diagnostics);
-            Ok(snapshot)
+            Ok((snapshot, compiled.diagnostics))
         }
         None => Err(AppError::Policy { path: config.policies.clone(), findings }),
     }
@@ -470,6 +513,7 @@ fn settings(config: &Config) -> Settings {
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
+        spans: None,
         mcp: McpSettings {
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,

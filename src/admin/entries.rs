@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::ledger::{Record, Shown, Step};
+use crate::contract::class::Outcome;
+use crate::contract::report::{CallJson, Report};
+use crate::ledger::{Record, Shown, State, Step};
 
 /// One entry.
 #[derive(Debug, Serialize)]
@@ -91,11 +93,12 @@ impl EntryJson {
     }
 }
 
-/// One entry and its history.
+/// One entry, its history, and the report that its agent gets of it today.
 #[derive(Debug, Serialize)]
 pub struct ShownJson {
     #[serde(flatten)]
     entry: EntryJson,
+    report: Option<Box<RawValue>>,
     history: Vec<StepJson>,
 }
 
@@ -103,8 +106,37 @@ impl ShownJson {
     /// From what the ledger has.
     pub fn of(shown: &Shown) -> Self {
         let history = shown.history.iter().map(StepJson::of).collect();
-        Self { entry: EntryJson::of(&shown.record), history }
+        let report = RawValue::from_string(report(&shown.record).to_json()).ok();
+        Self { entry: EntryJson::of(&shown.record), report, history }
     }
+}
+
+/// The whole report of an entry, by what the ledger has of it: a header may have been too short for it.
+fn report(record: &Record) -> Report {
+    let prior = &record.prior;
+    let mut report = Report::new(record.class, prior.operation.clone());
+    report.entry = Some(prior.entry);
+    report.ledger_id = Some(prior.ledger_id.clone());
+    report.idempotency_key = record.key_sent.then(|| prior.ledger_id.clone());
+    report.repeats = record.repeats;
+    report.outcome = match prior.state {
+        State::Accepted | State::Undone => Some(Outcome::Accepted),
+        State::Rejected => Some(Outcome::Rejected),
+        State::Unknown => Some(Outcome::Unknown),
+        State::Begun | State::Waiting => None,
+    };
+    let call = |text: &Option<String>| text.as_deref().and_then(CallJson::from_json);
+    if prior.state != State::Accepted && prior.state != State::Undone {
+        report.lookup = call(&prior.lookup);
+    }
+    if let Some(finish) = &record.finish {
+        report.verdict = finish.verdict;
+        report.undo = call(&finish.undo);
+        report.compensate = call(&finish.compensate);
+        report.deadline_ms = finish.deadline_ms;
+        report.undo_unavailable = finish.undo_unavailable.clone();
+    }
+    report
 }
 
 #[derive(Debug, Serialize)]

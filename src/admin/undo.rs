@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::auth::Who;
 use super::entries::time;
-use super::listen::PeerId;
-use super::{Admin, Failure, answer, read};
+use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
 use crate::ledger::{Filter, ReadOnly};
@@ -106,6 +107,9 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     let task = query.strip_prefix("task=").filter(|task| !task.is_empty() && !task.contains('&'));
     let task = percent_decode_str(task.ok_or_else(form)?).decode_utf8().map_err(|_| form())?;
     let task = task.into_owned();
+    if task.chars().count() > MAX_TEXT {
+        return Err(form());
+    }
     let filter = Filter {
         task: Some(task.clone()),
         limit: MAX_ENTRIES.saturating_add(1),
@@ -136,19 +140,15 @@ struct UndoneJson {
 /// `POST /api/v1/entries/{id}/undone` `{"by": ENTRY}`
 pub(super) async fn undone(
     State(admin): State<Arc<Admin>>,
-    Path(id): Path<String>,
-    Extension(peer): Extension<PeerId>,
-    body: Bytes,
+    id: Result<Path<String>, PathRejection>,
+    Extension(peer): Extension<Who>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    answer(took_back(&admin, &id, peer, body).await)
+    let taken = async { took_back(&admin, &entry_of(id)?, peer, whole(body)?).await };
+    answer(taken.await)
 }
 
-async fn took_back(
-    admin: &Admin,
-    id: &str,
-    peer: PeerId,
-    body: Bytes,
-) -> Result<UndoneJson, Failure> {
+async fn took_back(admin: &Admin, id: &str, peer: Who, body: Bytes) -> Result<UndoneJson, Failure> {
     let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
     let form = || Failure::request("the body is {\"by\": the entry of the call that took it back}");
     let doc = Doc::parse(body).map_err(|_| form())?;

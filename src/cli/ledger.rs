@@ -69,8 +69,8 @@ pub(super) fn list(place: &Place, asked: &List<'_>) -> Result<u8, Failure> {
         state: state.transpose()?,
         operation: operation.transpose()?,
         task: asked.task.map(str::to_owned),
-        before: None,
         limit: asked.limit,
+        ..Filter::default()
     };
     let records = open(place)?.list(&filter).map_err(unreadable)?;
     match asked.format {

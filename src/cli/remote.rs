@@ -1,6 +1,8 @@
-//! `takeback settle` and `takeback reconcile`: asking the running sidecar, which alone writes the ledger.
+//! `takeback settle`, `takeback reconcile` and `takeback drain`: asking the running sidecar, which alone
+//! writes the ledger.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -75,6 +77,42 @@ pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
         }
     }
     Ok(exit::OK)
+}
+
+/// How far `drain` goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The sidecar was asked.
+    Asked,
+    /// It has ended.
+    Ended,
+}
+
+/// How often a draining sidecar is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long after the drain's own end a sidecar is waited for.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Asks the sidecar to end in order.
+pub(super) fn drain(socket: &Path, until: Until) -> Result<u8, Failure> {
+    let answer = request(socket, "/api/v1/drain", None)?;
+    if until == Until::Asked {
+        out::print("draining")?;
+        return Ok(exit::OK);
+    }
+    let grace_ms = answer.get("grace_ms").and_then(Value::as_u64).unwrap_or(0);
+    let looks = Duration::from_millis(grace_ms).saturating_add(LATE).as_millis() / LOOK.as_millis();
+    for _ in 0..looks {
+        // Its last act is to remove its socket.
+        if std::os::unix::net::UnixStream::connect(socket).is_err() {
+            out::print("drained")?;
+            return Ok(exit::OK);
+        }
+        std::thread::sleep(LOOK);
+    }
+    let message = "the sidecar was asked to end and still runs after its grace";
+    Err(Failure::new(exit::SOFTWARE, with_help(message, "its log says what it waits for")))
 }
 
 fn request(socket: &Path, path: &str, body: Option<String>) -> Result<Value, Failure> {

@@ -3,7 +3,7 @@
 //! A value is taken from the first place that has it: a flag, a `TAKEBACK_*` variable, the file. The
 //! file is held to the closed list whole, also where a flag wins over it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ pub const MEMBERS: &[&str] = &[
     "listen",
     "telemetry_listen",
     "admin_listen",
+    "admin.tokens_file",
     "upstream.url",
     "upstream.headers_file",
     "policies",
@@ -62,7 +63,7 @@ const NOT_YET: &[(&str, &str)] = &[
 pub const PASSWORD: &str = "PGPASSWORD";
 
 /// Variables that are read elsewhere.
-const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG"];
+const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG", "TAKEBACK_LOG_FORMAT"];
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +186,11 @@ impl Reader {
             reader.read_file(&path, &text);
         }
         reader
+    }
+
+    /// Every setting that was given, with the values that count.
+    pub(super) fn effective(&self) -> BTreeMap<&'static str, Vec<String>> {
+        self.given.iter().map(|(name, given)| (*name, given.values.clone())).collect()
     }
 
     fn read_environment(&mut self, environment: Vec<(String, String)>) {

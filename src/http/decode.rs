@@ -65,7 +65,9 @@ pub fn decode(
         }
         None => target::oddity(uri.path()),
     };
-    let head = Head { method, uri, version, headers, authority, peer, nominated, expects_continue };
+    let span = None;
+    let head =
+        Head { method, uri, version, headers, authority, peer, nominated, expects_continue, span };
     Ok(Decoded { head, control, oddity, stripped })
 }
 

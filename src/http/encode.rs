@@ -329,6 +329,7 @@ mod tests {
             peer: HeaderValue::from_static("127.0.0.1"),
             nominated: Vec::new(),
             expects_continue: false,
+            span: None,
         }
     }
 

@@ -109,6 +109,10 @@ pub struct Filter {
     /// Only with this label of the caller. No index has it: as many rows are read as it takes to fill
     /// the page.
     pub task: Option<String>,
+    /// Only of this principal.
+    pub principal: Option<String>,
+    /// Only those that were asked for since then; milliseconds since 1970.
+    pub since_ms: Option<i64>,
     /// Only older than this entry: the last of the page before.
     pub before: Option<EntryId>,
     /// At most so many; 0 is none.

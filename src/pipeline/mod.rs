@@ -21,6 +21,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod ask;
+pub mod audit;
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
@@ -50,6 +51,7 @@ use http::{HeaderName, HeaderValue, Response};
 use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
+use crate::call::spans::Spans;
 use crate::call::{Call, Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode, words};
@@ -119,6 +121,8 @@ pub struct Settings {
     pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
     /// What is special to MCP.
     pub mcp: McpSettings,
+    /// Where spans go, where somebody collects them.
+    pub spans: Option<Spans>,
 }
 
 /// What the steps are told of MCP.
@@ -253,6 +257,8 @@ pub struct Refused {
     pub class: Class,
     /// What a client that can be asked is asked in its place.
     pub question: Option<Box<Question>>,
+    /// Who called, for the log; `None` before that is known.
+    pub caller: Option<Box<audit::Caller>>,
 }
 
 impl From<Refusal> for Box<Refused> {
@@ -263,6 +269,7 @@ impl From<Refusal> for Box<Refused> {
             metrics: None,
             class: Class::Irreversible,
             question: None,
+            caller: None,
         })
     }
 }
@@ -433,6 +440,9 @@ impl Write {
 
     /// Refuses the call.
     pub fn refuse(&self, refusal: Refusal) -> Box<Refused> {
+        if let Some(span) = &self.head.span {
+            span.say("anvil.effect.refused", refusal.code());
+        }
         let mut report = self.report();
         report.refused = Some(refusal.code().into());
         report.entry = refusal.entry();
@@ -442,6 +452,7 @@ impl Write {
             metrics: Some(Arc::clone(&self.metrics)),
             class: self.class,
             question: None,
+            caller: Some(Box::new(audit::Caller::of(self))),
         })
     }
 }

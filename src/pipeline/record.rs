@@ -106,7 +106,16 @@ impl Step for Record {
                 finish_not_sent(&shared, &recorded);
                 return;
             }
-            let guard = PanicGuard { shared: &shared, recorded: Some(recorded.identity()) };
+            if shared.tasks.is_hurried() {
+                // The process ends: what has not begun to be sent is not sent any more.
+                finish_not_sent(&shared, &recorded);
+                let refused = recorded.carried().fresh.write.refuse(Refusal::Draining);
+                let _gone = answer.send(Err(refused));
+                return;
+            }
+            let carried = Arc::clone(recorded.carried());
+            let guard =
+                PanicGuard { shared: &shared, recorded: Some((recorded.identity(), carried)) };
             let settled = rest.run(Attempt::Write(recorded)).await;
             guard.defuse();
             let Settled { reply, tail } = settled;
@@ -202,6 +211,9 @@ async fn begin(
         let common = shared.metrics.common();
         let elapsed = shared.clock.instant().saturating_duration_since(began);
         common.ledger_duration.record(LedgerStage::Begin, elapsed.as_secs_f64());
+        if let Some(span) = &write.head.span {
+            span.step("anvil.ledger.begin", began, shared.clock.instant());
+        }
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
@@ -290,7 +302,7 @@ fn lookup(carried: &Carried) -> Option<String> {
 /// Finishes the entry as unknown if the task dies between dispatch and finish.
 struct PanicGuard<'a> {
     shared: &'a Shared,
-    recorded: Option<Identity>,
+    recorded: Option<(Identity, Arc<Carried>)>,
 }
 
 impl PanicGuard<'_> {
@@ -301,8 +313,8 @@ impl PanicGuard<'_> {
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        if let Some(identity) = self.recorded.take() {
-            finish_panicked(self.shared, identity);
+        if let Some((identity, carried)) = self.recorded.take() {
+            finish_panicked(self.shared, identity, &carried);
         }
     }
 }

@@ -137,6 +137,7 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         Err(_) => return Err(write.refuse(Refusal::LedgerUnavailable)),
     };
     write.metrics.duplicates.count(DuplicateResult::Replayed);
+    super::audit::replayed(write, entry, shared.clock.instant());
     let (response, report) = super::settle::recorded_answer(shared, write, entry, stored);
     Ok(Reply {
         response,

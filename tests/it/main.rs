@@ -10,6 +10,10 @@
 
 mod support;
 
+/// The admin API, on its socket and on a network address.
+mod admin;
+/// What the log says of writes, and what it must not hold.
+mod audit;
 /// Tools called over plain HTTP.
 mod bridge;
 /// What an adversary found.
@@ -42,6 +46,8 @@ mod hangup;
 mod http;
 /// The layers of the sources, and what no file may hold.
 mod layers;
+/// Probes, the drain, and the commands for images without a shell.
+mod lifecycle;
 /// MCP over streamable HTTP.
 mod mcp;
 /// Confirmation in the protocol: rounds, and questions on a call's stream.
@@ -60,6 +66,8 @@ mod reload;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// Spans, as a collector gets them.
+mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
 mod writes;

@@ -148,17 +148,20 @@ pub(super) fn list(conn: &Connection, filter: &Filter) -> rusqlite::Result<Vec<R
             "WHERE e.number < ?1 AND e.number IN \
              (SELECT number FROM entry INDEXED BY one_open WHERE state <= 4 AND state = ?2) \
              AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
-             ORDER BY e.number DESC LIMIT ?4"
+             AND (?6 IS NULL OR e.principal = ?6) AND e.number >= ?7 ORDER BY e.number DESC LIMIT ?4"
         )
     } else {
         record_query!(
             "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
              AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
-             ORDER BY e.number DESC LIMIT ?4"
+             AND (?6 IS NULL OR e.principal = ?6) AND e.number >= ?7 ORDER BY e.number DESC LIMIT ?4"
         )
     };
+    let since = filter.since_ms.map_or(0, |ms| ms.clamp(0, (1 << 43) - 1) << 20);
+    let limit = limit_of(filter.limit);
+    let (task, principal) = (&filter.task, &filter.principal);
     conn.prepare_cached(query)?
-        .query_map((before, state, operation, limit_of(filter.limit), &filter.task), record)?
+        .query_map((before, state, operation, limit, task, principal, since), record)?
         .collect()
 }
 

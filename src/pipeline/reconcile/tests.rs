@@ -209,6 +209,7 @@ impl Bench {
                     header::AUTHORIZATION,
                     HeaderValue::from_static("Bearer t"),
                 )],
+                spans: None,
                 mcp: McpSettings::default(),
             },
             tasks: tasks.clone(),

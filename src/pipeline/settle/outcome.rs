@@ -89,13 +89,15 @@ pub(super) struct Conclusion {
     pub(super) cause: Option<Cause>,
     /// Of the evidence; only for an accepted write.
     pub(super) verdict: Option<Verdict>,
-    status: Option<u16>,
+    /// The upstream's.
+    pub(super) status: Option<u16>,
     is_answer: bool,
     upstream_id: Option<String>,
     undo: Option<(CallJson, UndoKind)>,
     undo_mark: Option<Digest>,
     compensate: Option<CallJson>,
-    deadline_ms: Option<i64>,
+    /// Until when the undo can be made.
+    pub(super) deadline_ms: Option<i64>,
     unavailable: Option<String>,
     inverse_report: Option<Availability>,
     compensate_report: Option<Availability>,
@@ -155,6 +157,7 @@ pub(super) fn conclude(
 ) -> Conclusion {
     let write = case.write();
     let operation = write.operation();
+    let began = write.head.span.as_ref().map(|_| case.shared.clock.instant());
     let mut disposition = dispatched.disposition;
     if disposition == Disposition::Accepted
         && !operation.rejected_if.is_empty()
@@ -230,6 +233,9 @@ pub(super) fn conclude(
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
     }
+    if let (Some(span), Some(began)) = (&write.head.span, began) {
+        span.step("anvil.verify", began, case.shared.clock.instant());
+    }
     conclusion
 }
 
@@ -291,6 +297,11 @@ impl Conclusion {
             }
             Err(unavailable) => self.unavailable = Some(unavailable.to_string()),
         }
+    }
+
+    /// How the effect is taken back, if it can be.
+    pub(super) fn undo_kind(&self) -> Option<UndoKind> {
+        self.undo.as_ref().map(|(_, kind)| *kind)
     }
 
     /// What the ledger records.

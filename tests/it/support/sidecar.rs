@@ -118,6 +118,7 @@ impl Setup {
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Vec::new(),
+                spans: None,
                 mcp: self.mcp.clone(),
             },
             tasks: tasks.clone(),
