@@ -50,6 +50,9 @@ impl Step for Replay {
                 Standing::default()
             }
             Judgement::Replay(entry) => return replay(&self.shared, &write, entry).await,
+            Judgement::Refuse(Refusal::AnswerNotKept(entry)) => {
+                return Err(not_kept(&self.shared, &write, entry).await);
+            }
             Judgement::Refuse(refusal) => return Err(refuse_repeat(&write, refusal)),
         };
         let continued = standing.rerun.and_then(|entry| {
@@ -112,6 +115,18 @@ pub fn refuse_repeat(write: &Write, refusal: Refusal) -> Box<Refused> {
     };
     write.metrics.duplicates.count(result);
     write.refuse(refusal)
+}
+
+/// Refuses a repeat whose recorded answer is not here, with what is known of it: the effect is there,
+/// and the report says how it is taken back (contract section 3).
+async fn not_kept(shared: &Shared, write: &Write, entry: EntryId) -> Box<Refused> {
+    let mut refused = refuse_repeat(write, Refusal::AnswerNotKept(entry));
+    if let Ok(Some(stored)) = shared.ledger.answer(entry).await {
+        let mut report = super::settle::recorded_report(shared, write, entry, &stored.record);
+        report.refused = Some(refused.refusal.code().into());
+        refused.report = Some(report);
+    }
+    refused
 }
 
 /// The recorded answer of an entry, with a fresh report.
