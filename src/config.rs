@@ -236,10 +236,17 @@ impl Config {
 }
 
 /// Where the settings of a process came from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Source {
     sources: Sources,
     given: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl std::fmt::Debug for Source {
+    /// Shows no value: one may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source(..)")
+    }
 }
 
 impl Source {
