@@ -40,10 +40,11 @@ use crate::admit::Places;
 use crate::call::payload::Budget;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
+use crate::ledger::{Embedded, Ledger, OpenError, Options, ReadOnly};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
@@ -362,8 +363,8 @@ fn build_on(
         watch,
         asks,
         admin: Admin {
+            fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
             shared,
-            upstream: Upstream::new(upstream, tasks),
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
@@ -382,12 +383,8 @@ fn build_on(
 
 /// The newest time that the ledger knows, or 0: time does not start before it.
 fn newest_ms(ledger: &Path) -> i64 {
-    let filter = Filter { limit: 1, ..Filter::default() };
-    let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
-    let records = newest.unwrap_or_default();
-    let times =
-        records.iter().map(|record| record.prior.finished_ms.unwrap_or(0).max(record.attempted_ms));
-    times.max().unwrap_or(0)
+    // A ledger that does not read is told when it is opened.
+    ReadOnly::newest_ms(ledger).unwrap_or(0)
 }
 
 /// Loads the first policy.
@@ -424,6 +421,7 @@ fn settings(config: &Config) -> Settings {
             idle: timeouts.idle,
             total: timeouts.total,
         },
+        first_look: timeouts.lookup,
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),

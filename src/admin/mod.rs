@@ -40,8 +40,8 @@ use crate::contract::json::{Doc, Kind};
 use crate::contract::key::{EntryId, OperationId};
 use crate::ledger::{Filter, LedgerError, OpenError, ReadOnly, State as EntryState};
 use crate::pipeline::Shared;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::reconcile::{Reconciled, reconcile_once};
-use crate::upstream::Upstream;
 
 use entries::{EntryJson, ShownJson};
 use listen::PeerId;
@@ -60,8 +60,8 @@ pub const LIST: (usize, usize) = (100, 1000);
 pub struct Admin {
     /// What all workers share.
     pub shared: Arc<Shared>,
-    /// Connections for lookups; those of calls belong to the workers.
-    pub upstream: Upstream,
+    /// Makes lookups, on connections of its own; those of calls belong to the workers.
+    pub fetch: Fetch,
     /// The ledger's file, for reading beside its writer.
     pub ledger: PathBuf,
     /// One run of lookups at a time: two would ask everything twice.
@@ -107,6 +107,7 @@ impl From<LedgerError> for Failure {
     fn from(error: LedgerError) -> Self {
         let (status, code) = match error {
             LedgerError::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            LedgerError::Changed => (StatusCode::CONFLICT, "changed"),
             LedgerError::NotUnknown { .. } => (StatusCode::CONFLICT, "not_unknown"),
             LedgerError::Refused => (StatusCode::CONFLICT, "refused"),
             LedgerError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable"),
@@ -289,7 +290,7 @@ async fn reconcile(State(admin): State<Arc<Admin>>) -> Response {
             message: "another run of lookups is under way".to_owned(),
         }));
     };
-    let run = reconcile_once(&admin.shared, &admin.upstream).await;
+    let run = reconcile_once(&admin.fetch).await;
     answer(match run {
         Ok(run) => Ok(Run { reconciled: run.into_iter().map(Into::into).collect() }),
         Err(error) => Err(error.into()),

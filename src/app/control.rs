@@ -21,6 +21,7 @@ use crate::config::DrainConfig;
 use crate::ledger::Tally;
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
+use crate::pipeline::reconcile::background;
 use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
@@ -105,6 +106,7 @@ impl Control {
         let Parts { admin, watch, asks, admin_socket, admin_path, .. } = parts;
         let Parts { workers, draining, drain, end, times, .. } = parts;
         let shared = Arc::clone(&admin.shared);
+        let fetch = admin.fetch.clone();
         let reload = Reload {
             shared: Arc::clone(&shared),
             health: health.clone(),
@@ -125,6 +127,7 @@ impl Control {
         }
         let upkeep = upkeep(Arc::clone(&shared), health.clone());
         drop(tasks.spawn_background("upkeep", upkeep));
+        drop(tasks.spawn_background("lookups", background::run(fetch)));
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;

@@ -34,8 +34,8 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 use super::{
-    Begin, Begun, Counts, Finish, Finished, Health, LedgerError, Look, Priors, Reason, Record,
-    Settled, Stats, Stored,
+    Begin, Begun, Counts, Finish, Finished, Health, LedgerError, Look, Note,
+    Pending as PendingEntry, Priors, Reason, Record, Settled, Stats, Stored,
 };
 use command::{Command, Failure, Reply, Write};
 use store::{Settle, Store};
@@ -256,6 +256,25 @@ impl Embedded {
         let settle = Settle { entry, outcome, who: who.to_owned(), why: why.to_owned(), now_ms };
         self.ask(|reply, turn| Command::Write(Write::Settle(Box::new(settle), reply), Some(turn)))
             .await
+    }
+
+    pub(super) async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
+        self.ask(|reply, turn| Command::Write(Write::Note(Box::new(note), reply), Some(turn))).await
+    }
+
+    pub(super) async fn due(
+        &self,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<PendingEntry>, LedgerError> {
+        self.read_beside(move |ledger| ledger.due(now_ms, limit)).await
+    }
+
+    pub(super) async fn pending(
+        &self,
+        entry: EntryId,
+    ) -> Result<Option<PendingEntry>, LedgerError> {
+        self.read_beside(move |ledger| ledger.pending(entry)).await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

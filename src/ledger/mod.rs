@@ -28,13 +28,13 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 pub use command::{
-    Answer, Begin, Begun, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_UNKNOWN_NAMED, Principal, Prior, Priors, Settled, Spend, Stranger,
+    Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
+    MAX_BEFORE, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled, Spend, Stranger,
 };
 pub use embedded::{Embedded, OpenError, Options, ReadOnly, Recovered};
 pub use entry::{Cause, State};
 pub use health::{Health, Reason, Stats};
-pub use record::{Counts, Filter, FinishRecord, Record, Shown, Step, Stored, Tally};
+pub use record::{Counts, Filter, FinishRecord, Pending, Record, Shown, Step, Stored, Tally};
 
 /// A ledger. Clones are handles to the same store; the last one to go closes it.
 #[derive(Clone, Debug)]
@@ -144,6 +144,53 @@ impl Ledger {
     ) -> Result<Settled, LedgerError> {
         match self {
             Self::Embedded(embedded) => embedded.settle(entry, outcome, who, why, now_ms).await,
+        }
+    }
+
+    /// Records what was learned of an entry that is finished, and what follows from it; durable when
+    /// it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::NotFound`]; [`LedgerError::Changed`] if the entry is no longer where it was
+    /// judged; [`LedgerError::NotUnknown`] for an outcome of one that is not unknown;
+    /// [`LedgerError::Refused`] for a begun entry, for the outcome `unknown`, and for a verdict of one
+    /// that is not accepted; [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take the note back once it is queued.
+    pub async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.note(note).await,
+        }
+    }
+
+    /// The entries that are due at `now_ms`, unknown or accepted, the one due longest first, at most
+    /// `limit`; only what is on disk.
+    ///
+    /// An entry becomes due by its finish or its note; one that is found begun when the store is
+    /// opened, and has a lookup, is due at once; and one whose rerun was not sent is due again. A
+    /// begin and a decision end it.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.due(now_ms, limit).await,
+        }
+    }
+
+    /// As [`Ledger::due`], one entry whether it is due or not; `None` if it is neither unknown nor
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.pending(entry).await,
         }
     }
 

@@ -26,6 +26,7 @@ pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
+pub mod fetch;
 pub mod live;
 pub mod reconcile;
 pub mod record;
@@ -107,6 +108,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Clocks.
     pub timeouts: Timeouts,
+    /// How long after an outcome became unknown its lookup is first made.
+    pub first_look: Duration,
     /// The name that this process has in `Via`.
     pub pseudonym: String,
     /// The upstream's authority, for `Host`.

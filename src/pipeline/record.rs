@@ -193,6 +193,8 @@ async fn begin(
             ledger_id: carried.ledger_id.clone(),
             key_sent: carried.key.is_some(),
             lookup: lookup(&carried),
+            authorization: None,
+            before: None,
             repeats: fresh.standing.repeats,
             spend: spend.map(|nonce| Spend { nonce: nonce.nonce, expires_ms: nonce.expires_ms }),
             now_ms,

@@ -678,7 +678,9 @@ pub fn finish_panicked(shared: &Shared, identity: Identity) {
         Cause::Shutdown
     };
     let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
-    let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
+    let now_ms = shared.clock.now_ms();
+    let mut finish = bare_finish(identity, state, cause, disposition, now_ms);
+    finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
     let _kept = shared.ledger.finish(finish);
 }
 
@@ -686,8 +688,9 @@ pub fn finish_panicked(shared: &Shared, identity: Identity) {
 fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
     let identity = Identity { entry, attempt, is_unrecorded: false };
     let now_ms = shared.clock.now_ms();
-    let finish =
+    let mut finish =
         bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
+    finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
     let _kept = shared.ledger.finish(finish);
 }
 
@@ -715,6 +718,8 @@ fn bare_finish(
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms,
     }
 }

@@ -50,6 +50,8 @@ mod mcp_rounds;
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.
 mod reload;
+/// Unknown outcomes that settle of themselves.
+mod settling;
 /// The policies for real APIs.
 mod shipped;
 /// Draft forms, over MCP and over HTTP.

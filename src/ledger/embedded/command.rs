@@ -6,7 +6,9 @@ use rusqlite::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::contract::key::EntryId;
-use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
+use crate::ledger::{
+    Begin, Begun, Finish, LedgerError, Look, Note, Priors, Reason, Settled, Stored,
+};
 
 use super::store::{Done, Settle};
 use super::{Pending, Shared};
@@ -32,6 +34,7 @@ pub(super) enum Write {
     Delivered { entry: EntryId, _place: Pending },
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
+    Note(Box<Note>, Reply<Settled>),
     Settle(Box<Settle>, Reply<Settled>),
     Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
 }
@@ -105,6 +108,7 @@ impl From<rusqlite::Error> for Failure {
 /// Tells whoever waits for a write what became of it.
 pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
     let error = match done {
+        Done::Changed => Some(LedgerError::Changed),
         Done::NotFound => Some(LedgerError::NotFound),
         Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
         Done::Refused => Some(LedgerError::Refused),
@@ -127,7 +131,9 @@ pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
         (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
             tell(reply, Ok(()));
         }
-        (Write::Settle(_, reply), Done::Settled(settled)) => tell(reply, Ok(settled)),
+        (Write::Note(_, reply) | Write::Settle(_, reply), Done::Settled(settled)) => {
+            tell(reply, Ok(settled));
+        }
         _ => {}
     }
 }
@@ -139,7 +145,7 @@ pub(super) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Settle(_, reply) => tell(reply, Err(error)),
+        Write::Note(_, reply) | Write::Settle(_, reply) => tell(reply, Err(error)),
         Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
     }
 }
@@ -156,6 +162,7 @@ pub(super) fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
 pub(super) fn is_empty(done: &Done) -> bool {
     match done {
         Done::Begun(Begun::Changed(_) | Begun::Spent)
+        | Done::Changed
         | Done::NotFound
         | Done::NotUnknown(_)
         | Done::Refused => true,
@@ -166,7 +173,7 @@ pub(super) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(super) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => true,
+        Write::Begin(..) | Write::Heartbeat(..) | Write::Note(..) | Write::Settle(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
     }
@@ -178,9 +185,12 @@ pub(super) fn pages(write: &Write) -> usize {
         Write::Finish(finish, ..) => {
             PAGES + finish.answer.as_ref().map_or(0, |answer| answer.body.len() / 4096)
         }
-        Write::Begin(..)
-        | Write::Delivered { .. }
+        Write::Begin(begin, ..) => {
+            PAGES + begin.before.as_ref().map_or(0, |before| before.len() / 4096 + 1)
+        }
+        Write::Delivered { .. }
         | Write::Heartbeat(..)
+        | Write::Note(..)
         | Write::Settle(..)
         | Write::Withdraw { .. } => PAGES,
     }

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
-use crate::ledger::{Counts, Filter, LedgerError, Reason, Record, Shown, Tally};
+use crate::ledger::{Counts, Filter, LedgerError, Pending, Reason, Record, Shown, Tally};
 
 use super::command::Failure;
 use super::{OpenError, file, rows};
@@ -26,6 +26,16 @@ impl ReadOnly {
     /// See [`OpenError`]; never [`OpenError::Locked`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Ok(Self { conn: file::open_read_only(path)? })
+    }
+
+    /// The newest time in the history of the ledger at `path`, in milliseconds since 1970, or 0;
+    /// of an older version too, before its writer brings it up to date.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Sql`] if there is none or it does not read, [`OpenError::Foreign`].
+    pub fn newest_ms(path: &Path) -> Result<i64, OpenError> {
+        file::newest_ms(path)
     }
 
     /// The entries that `filter` takes, newest first. A `before` that is not there takes none.
@@ -48,7 +58,8 @@ impl ReadOnly {
                 return Ok(None);
             };
             let history = rows::history(&self.conn, record.prior.version)?;
-            Ok(Some(Shown { record, history }))
+            let before = rows::before(&self.conn, entry)?;
+            Ok(Some(Shown { record, history, before }))
         };
         read().map_err(unreadable)
     }
@@ -60,6 +71,24 @@ impl ReadOnly {
     /// [`LedgerError::Unavailable`] if the file does not read.
     pub fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         rows::unknowns(&self.conn, limit).map_err(unreadable)
+    }
+
+    /// The entries that are due at `now_ms`, the one due longest first, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
+        rows::due(&self.conn, now_ms, limit).map_err(unreadable)
+    }
+
+    /// An entry that is unknown or accepted, as [`ReadOnly::due`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        rows::pending_of(&self.conn, entry).map_err(unreadable)
     }
 
     /// Open entries by state.

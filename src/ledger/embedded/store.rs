@@ -6,6 +6,7 @@
 
 mod begin;
 mod finish;
+mod note;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,6 +27,8 @@ use super::rows::{self, prior_columns};
 pub(super) enum Done {
     /// A begin.
     Begun(Begun),
+    /// The entry is no longer where it was judged; nothing written.
+    Changed,
     /// Something, and nobody needs more.
     Written,
     /// No such entry; nothing written.
@@ -361,7 +364,7 @@ impl Store {
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                 cause, who, why, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
                 seq,
@@ -374,6 +377,7 @@ impl Store {
                 step.cause.map(Cause::as_str),
                 step.who,
                 step.why,
+                step.detail,
             ])?;
         Ok(seq)
     }
@@ -381,7 +385,7 @@ impl Store {
 
 impl<'a> Step<'a> {
     /// The step that makes an entry.
-    fn first(number: i64, at_ms: i64) -> Self {
+    fn first(number: i64, at_ms: i64, detail: Option<&'a str>) -> Self {
         Self {
             number,
             previous: None,
@@ -392,6 +396,7 @@ impl<'a> Step<'a> {
             cause: None,
             who: None,
             why: None,
+            detail,
         }
     }
 
@@ -407,6 +412,7 @@ impl<'a> Step<'a> {
             cause,
             who: None,
             why: None,
+            detail: None,
         }
     }
 }
@@ -480,6 +486,7 @@ struct Step<'a> {
     cause: Option<Cause>,
     who: Option<&'a str>,
     why: Option<&'a str>,
+    detail: Option<&'a str>,
 }
 
 fn digest_trace(digest: &Digest, is_staged: bool) -> Trace<'_> {

@@ -4,6 +4,7 @@ mod attempts;
 mod faults;
 mod files;
 mod model;
+mod notes;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,7 +15,7 @@ use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, Key, OperationId};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{
-    Answer, Expected, Filter, Guard, Ledger, MAX_ANSWER, Principal, Spend, Stranger,
+    Answer, Due, Expected, Filter, Guard, Ledger, MAX_ANSWER, Noted, Principal, Spend, Stranger,
 };
 
 /// Commits that fail on purpose.
@@ -174,6 +175,8 @@ impl Call {
             staged_for: None,
             key_sent: true,
             lookup: Some("{\"operation\":\"comments.list\"}".to_owned()),
+            authorization: None,
+            before: None,
             repeats: None,
             spend: None,
             now_ms: 2_000,
@@ -212,6 +215,8 @@ fn finish(entry: EntryId, state: State, cause: Option<Cause>) -> Finish {
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms: 3_000,
     }
 }

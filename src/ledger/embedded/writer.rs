@@ -301,6 +301,7 @@ impl Writer {
                 self.shared.note_time(*now_ms);
                 store.heartbeat(*now_ms)
             }
+            Write::Note(note, _) => store.note(note),
             Write::Settle(settle, _) => store.settle(settle),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
         }
@@ -406,7 +407,9 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) => refuse(write, error),
+            Write::Begin(..) | Write::Heartbeat(..) | Write::Note(..) | Write::Settle(..) => {
+                refuse(write, error);
+            }
         }
     }
 

@@ -18,8 +18,8 @@ use crate::contract::undo::{Resolved, Unavailable, check_sensitive, resolve, res
 use crate::http::body::{BodyDoc, RequestDoc};
 use crate::ledger::{Answer, Cause, Finish, Finished, State};
 use crate::metrics::Availability;
-use crate::pipeline::Write;
 use crate::pipeline::live::Live;
+use crate::pipeline::{Shared, Write};
 use crate::policy::{Choice, Found, choose};
 
 /// What a dispatch came to, before the evidence is looked at.
@@ -316,6 +316,8 @@ impl Conclusion {
             answer: if is_kept { answer } else { None },
             undoes: (is_accepted && self.verdict != Some(Verdict::Contradicted))
                 .then_some(case.write().digest.mark),
+            evidence: None,
+            due_ms: (self.state == State::Unknown).then(|| first_look_ms(&case.shared, now_ms)),
             now_ms,
         }
     }
@@ -365,6 +367,12 @@ impl Conclusion {
             write.metrics.undo_compensate.count(availability);
         }
     }
+}
+
+/// When an entry that became unknown is first looked up.
+pub(super) fn first_look_ms(shared: &Shared, now_ms: i64) -> i64 {
+    let after_ms = i64::try_from(shared.settings.first_look.as_millis()).unwrap_or(i64::MAX);
+    now_ms.saturating_add(after_ms)
 }
 
 fn availability(call: &Result<Resolved, Unavailable>) -> Availability {
