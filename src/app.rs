@@ -427,6 +427,7 @@ fn settings(config: &Config) -> Settings {
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
         mcp: McpSettings {
+            path: config.mcp.paths.first().cloned().unwrap_or_else(|| "/mcp".to_owned()),
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,
             call_route: config.mcp.call_route,

@@ -316,6 +316,10 @@ pub struct Note {
 /// ledger, written before the call: what is larger is no resource that one call puts back.
 pub const MAX_BEFORE: usize = 64 * 1024;
 
+/// How many later entries are looked through for one that stands in the way of an undo: some tens of
+/// milliseconds. An undo is taken soon or not at all.
+pub const MAX_LATER: usize = 20_000;
+
 /// What became of a queued finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {

@@ -12,6 +12,7 @@
 mod command;
 mod file;
 mod finder;
+mod later;
 mod read;
 mod rows;
 mod store;
@@ -275,6 +276,10 @@ impl Embedded {
         entry: EntryId,
     ) -> Result<Option<PendingEntry>, LedgerError> {
         self.read_beside(move |ledger| ledger.pending(entry)).await
+    }
+
+    pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        self.read_beside(move |ledger| ledger.superseded(entry)).await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

@@ -29,7 +29,8 @@ use crate::contract::key::EntryId;
 
 pub use command::{
     Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_BEFORE, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled, Spend, Stranger,
+    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled,
+    Spend, Stranger,
 };
 pub use embedded::{Embedded, OpenError, Options, ReadOnly, Recovered};
 pub use entry::{Cause, State};
@@ -191,6 +192,19 @@ impl Ledger {
     pub async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
         match self {
             Self::Embedded(embedded) => embedded.pending(entry).await,
+        }
+    }
+
+    /// The first later entry, accepted or open, that is of the resource which this entry's undo
+    /// changes: the same path, or the same thing by the upstream's id of it; only what is on disk. It
+    /// looks through [`MAX_LATER`] later entries and no further.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.superseded(entry).await,
         }
     }
 

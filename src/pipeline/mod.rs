@@ -27,13 +27,16 @@ pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
 pub mod fetch;
+pub mod image;
 pub mod live;
+pub mod proof;
 pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
 pub mod rounds;
 pub mod select;
+pub mod session;
 pub mod settle;
 pub mod stage;
 pub mod step;
@@ -125,6 +128,8 @@ pub struct Settings {
 /// What the steps are told of MCP.
 #[derive(Clone, Debug)]
 pub struct McpSettings {
+    /// Where the upstream speaks MCP, for calls of our own.
+    pub path: String,
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
     /// What becomes of the reports that the upstream sends.
@@ -138,6 +143,7 @@ pub struct McpSettings {
 impl Default for McpSettings {
     fn default() -> Self {
         Self {
+            path: "/mcp".to_owned(),
             trust_annotations: false,
             reports: Reports::Replace,
             call_route: CallRoute::Bridge,
@@ -479,6 +485,8 @@ pub struct Fresh {
     pub continued: Option<Key>,
     /// The accepted entry that it takes back.
     pub undoes: Option<EntryId>,
+    /// When the entry that it continues began first; milliseconds since 1970.
+    pub first_ms: Option<i64>,
 }
 
 impl Fresh {

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use super::fetch::{Credential, Fetch};
 use super::live::Live;
+use super::{Shared, Write};
 use crate::contract::class::{Outcome, words};
 use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, OperationId};
@@ -36,7 +37,7 @@ use crate::contract::operation::{Lookup, Operation};
 use crate::ledger::{Due, LedgerError, Note, Noted, Pending, Record, State};
 use crate::metrics::{LedgerStage, ReconcileResult};
 use background::delay_ms;
-use lookup::{Answer, look, target};
+use lookup::{Answer, Asked, look, target};
 
 /// How many entries one run looks up. The next run takes the next ones only once these are settled,
 /// so a run should be preceded by a look at what it said.
@@ -93,7 +94,7 @@ pub enum Looker<'a> {
     /// A person, who waits for the answer: a second look follows at once.
     Person,
     /// A repeat of the call, with its credential; a second look follows at once.
-    Repeat(&'a http::HeaderMap),
+    Repeat(&'a Write),
     /// The sidecar itself: a second look is made later.
     Sidecar,
 }
@@ -137,7 +138,13 @@ pub async fn reconcile(fetch: &Fetch, pending: &Pending, looker: Looker<'_>) -> 
     let served = live.snapshot.operation(&record.prior.operation).cloned();
     let asked = match &served {
         None => Err(Told::none("the operation is no longer declared")),
-        Some(served) => Work { fetch, pending, looker, live: &live }.ask(&served.operation).await,
+        Some(served) => {
+            let repeat = match looker {
+                Looker::Repeat(write) => Some(write),
+                Looker::Person | Looker::Sidecar => None,
+            };
+            Work { fetch, pending, looker, repeat, live: &live }.ask(&served.operation).await
+        }
     };
     let mut told = asked.unwrap_or_else(|told| told);
     let now_ms = shared.clock.now_ms();
@@ -257,6 +264,7 @@ struct Work<'a> {
     fetch: &'a Fetch,
     pending: &'a Pending,
     looker: Looker<'a>,
+    repeat: Option<&'a Write>,
     live: &'a Live,
 }
 
@@ -264,7 +272,7 @@ impl Work<'_> {
     fn credential(&self) -> Credential<'_> {
         match self.looker {
             Looker::Person | Looker::Sidecar => Credential::Own,
-            Looker::Repeat(headers) => Credential::Caller(headers),
+            Looker::Repeat(write) => Credential::Caller(&write.head.headers),
         }
     }
 
@@ -307,7 +315,7 @@ impl Work<'_> {
         &self,
         operation: &Operation,
         lookup: &Lookup,
-        target: &super::fetch::Target,
+        target: &Asked,
     ) -> Result<Told, Told> {
         let name = &lookup.reference.operation;
         let told = |why: String| Told::new(Conclusion::Absent, ReconcileResult::NotFound, why);
@@ -356,7 +364,7 @@ impl Work<'_> {
 }
 
 /// The last moment at which an attempt could act, in milliseconds since 1970.
-fn last_moment_ms(record: &Record, operation: &Operation, shared: &super::Shared) -> i64 {
+fn last_moment_ms(record: &Record, operation: &Operation, shared: &Shared) -> i64 {
     let total_ms = operation.timeouts.total_ms.map_or_else(
         || i64::try_from(shared.settings.timeouts.total.as_millis()).unwrap_or(i64::MAX),
         |total_ms| i64::try_from(total_ms).unwrap_or(i64::MAX),

@@ -19,12 +19,13 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::dispatch::Observation;
+use super::image::Image;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
 use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
-use crate::contract::class::{Class, Disposition, Outcome};
+use crate::contract::class::{Class, Disposition, Outcome, Verdict};
 use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
 use crate::contract::path::Scope;
@@ -98,6 +99,7 @@ impl Step for Settle {
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
+                    before: recorded.before().cloned(),
                     agent: recorded.agent().clone(),
                 });
                 let observation = next.run(Attempt::Write(recorded)).await;
@@ -252,6 +254,7 @@ struct Case {
     carried: Arc<Carried>,
     after_unknown: bool,
     undoes: Option<UndoKind>,
+    before: Option<Arc<Image>>,
     agent: super::Agent,
 }
 
@@ -787,6 +790,7 @@ pub fn recorded_answer(
     write: &Write,
     entry: EntryId,
     stored: Stored,
+    superseded: Option<EntryId>,
 ) -> (Response<Body>, Option<HeaderValue>) {
     let record = &stored.record;
     let mut report = write.report();
@@ -803,7 +807,9 @@ pub fn recorded_answer(
         report.undo_unavailable = finish.undo_unavailable.clone();
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
-        } else {
+        } else if let Some(later) = superseded {
+            report.undo_unavailable = Some(format!("superseded by entry {later}"));
+        } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
@@ -846,7 +852,7 @@ fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Stage
     let draft = operation.draft.as_ref().filter(|_| write.control.stage)?;
     let now_ms = shared.clock.now_ms();
     let of = |response| {
-        let scope = Scope { request: write.request(), response, key: None };
+        let scope = Scope { before: None, request: write.request(), response, key: None };
         outcome::staged(&write.live, operation, draft, &scope, now_ms)
     };
     let doc = Doc::parse(answer.body.clone()).ok();

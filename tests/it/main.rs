@@ -24,6 +24,8 @@ mod commands;
 mod crash;
 /// The guided run of the binary.
 mod demo;
+/// Evidence after the answer, and states before the call.
+mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.

@@ -9,7 +9,7 @@ use crate::ledger::entry::State;
 use crate::ledger::{Counts, Filter, LedgerError, Pending, Reason, Record, Shown, Tally};
 
 use super::command::Failure;
-use super::{OpenError, file, rows};
+use super::{OpenError, file, later, rows};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
@@ -89,6 +89,16 @@ impl ReadOnly {
     /// [`LedgerError::Unavailable`] if the file does not read.
     pub fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
         rows::pending_of(&self.conn, entry).map_err(unreadable)
+    }
+
+    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
+    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded).
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        later::superseded(&self.conn, entry).map_err(unreadable)
     }
 
     /// Open entries by state.

@@ -1,4 +1,4 @@
-//! The lookups that a running sidecar makes of itself.
+//! The lookups, and the reads that prove an effect, that a running sidecar makes of itself.
 //!
 //! Every [`TICK`] it takes what is due in the ledger, at most [`PER_TICK`] entries, the one due longest
 //! first, and looks at [`LANES`] of them at a time. What is due, and how often it was looked at, stands
@@ -17,6 +17,7 @@ use super::{Looker, reconcile};
 use crate::ledger::{LedgerError, Pending, State};
 use crate::pipeline::fetch::Fetch;
 use crate::pipeline::fill_random;
+use crate::pipeline::proof::readback;
 
 /// How often the ledger is asked what is due.
 const TICK: Duration = Duration::from_secs(1);
@@ -72,13 +73,14 @@ async fn lane(fetch: &Fetch, due: &Mutex<VecDeque<Pending>>) {
             State::Unknown => {
                 reconcile(fetch, &pending, Looker::Sidecar).await;
             }
-            State::Accepted | State::Begun | State::Rejected | State::Undone | State::Waiting => {}
+            State::Accepted => readback(fetch, &pending).await,
+            State::Begun | State::Rejected | State::Undone | State::Waiting => {}
         }
     }
 }
 
 /// The delay after so many looks, in milliseconds.
-pub(super) fn delay_ms(first: Duration, tries: u32) -> i64 {
+pub(crate) fn delay_ms(first: Duration, tries: u32) -> i64 {
     let mut random = [0; 8];
     fill_random(&mut random);
     spread_ms(first, tries, u64::from_be_bytes(random))

@@ -15,9 +15,19 @@ use crate::http::body::{essence, is_json};
 use crate::metrics::ReconcileResult;
 use crate::pipeline::fetch::{Credential, Target};
 use crate::pipeline::live::Live;
+use crate::policy::Group;
+
+/// What a lookup asks for.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    /// A `GET`.
+    Http(Target),
+    /// A tool, and its arguments as JSON.
+    Tool(String, String),
+}
 
 /// Takes the target out of what the entry kept, if the policy still means the same by it.
-pub(super) fn target(kept: Value<'_>, lookup: &Lookup) -> Result<Target, Told> {
+pub(super) fn target(kept: Value<'_>, lookup: &Lookup) -> Result<Asked, Told> {
     let text = |value: Option<Value<'_>>| value.and_then(Value::as_str).map(|s| s.into_owned());
     let is_same = text(kept.get("operation")).as_deref()
         == Some(lookup.reference.operation.as_str())
@@ -26,8 +36,11 @@ pub(super) fn target(kept: Value<'_>, lookup: &Lookup) -> Result<Target, Told> {
         return Err(Told::none("the operation declares another lookup than when the entry began"));
     }
     let Some(http) = kept.get("http").filter(|http| !http.is_null()) else {
-        let why = "its lookup is a tool's call, which is not made yet";
-        return Err(Told::inconclusive(why));
+        let tool = text(kept.get("tool"));
+        let tool =
+            tool.ok_or_else(|| Told::none("the lookup that the entry kept cannot be read"))?;
+        let arguments = kept.get("arguments").map_or("{}", Value::raw).to_owned();
+        return Ok(Asked::Tool(tool, arguments));
     };
     let is_get = text(http.get("method")).as_deref() == Some(Method::GET.as_str());
     if !is_get {
@@ -52,15 +65,19 @@ pub(super) fn target(kept: Value<'_>, lookup: &Lookup) -> Result<Target, Told> {
             Slot::Argument(_) | Slot::Path(_) | Slot::Query(_) => {}
         }
     }
-    Ok(Target { path_and_query, headers })
+    Ok(Asked::Http(Target { path_and_query, headers }))
 }
 
 /// A built call is matched again: one that is another operation's is not made (contract section 2).
-pub(super) fn is_what_it_says(live: &Live, target: &Target, wanted: &OperationId) -> bool {
+pub(super) fn is_what_it_says(live: &Live, asked: &Asked, wanted: &OperationId) -> bool {
+    let is_it = |group: &Group| group.operations.iter().any(|s| s.operation.id == *wanted);
+    let target = match asked {
+        Asked::Http(target) => target,
+        Asked::Tool(tool, _) => return live.snapshot.find_tool(tool).is_some_and(is_it),
+    };
     let path = target.path_and_query.split('?').next().unwrap_or_default();
     let found = live.snapshot.find_http(&Method::GET, path);
-    let mut served = found.groups().iter().flat_map(|group| &group.operations);
-    served.any(|served| served.operation.id == *wanted)
+    found.groups().iter().any(|group| is_it(group))
 }
 
 /// Whether the effect is there.
@@ -77,12 +94,19 @@ pub(super) enum Answer {
 /// Sends the lookup once and reads its answer. `Err`: it could not tell.
 pub(super) async fn look(
     work: &Work<'_>,
-    target: &Target,
+    asked: &Asked,
     operation: &Operation,
     lookup: &Lookup,
 ) -> Result<Answer, Told> {
     let name = &lookup.reference.operation;
-    let got = work.fetch.get(target, work.credential()).await.map_err(|what| Told {
+    let got = match (asked, work.repeat) {
+        (Asked::Http(target), _) => work.fetch.get(target, work.credential()).await,
+        (Asked::Tool(tool, arguments), Some(write)) => {
+            work.fetch.call_for(write, tool, arguments).await
+        }
+        (Asked::Tool(tool, arguments), None) => work.fetch.call(work.live, tool, arguments).await,
+    };
+    let got = got.map_err(|what| Told {
         result: ReconcileResult::Error,
         ..Told::inconclusive(format!("{name} failed: {what}"))
     })?;

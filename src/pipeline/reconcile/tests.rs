@@ -358,7 +358,7 @@ async fn an_entry_whose_lookup_cannot_be_made_stays_unknown_and_says_why() {
         (None, Conclusion::NoLookup, "left nothing"),
         (Some("{"), Conclusion::NoLookup, "cannot be read"),
         (Some(&other), Conclusion::NoLookup, "another lookup"),
-        (Some(tool), Conclusion::Inconclusive, "a tool's call"),
+        (Some(tool), Conclusion::Inconclusive, "would not be notes.find"),
         (Some(&post), Conclusion::Inconclusive, "no GET"),
         (Some(&elsewhere), Conclusion::Inconclusive, "would not be notes.find"),
         (Some(KEPT), Conclusion::Inconclusive, "refused or unreachable"),
