@@ -13,6 +13,7 @@ mod import;
 mod ledger;
 mod out;
 mod remote;
+mod undo;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ Examples:
   takeback explain POST /repos/octo/hello/issues --policies policies/github-mini
   takeback run --upstream http://127.0.0.1:9000 --policies policies/github-mini
   takeback ledger list --state unknown
+  takeback undo plan --task T         what of a task can be taken back, and how
   takeback settle ENTRY accepted --why \"the ticket is there\"
 
 Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
@@ -73,6 +75,9 @@ enum Command {
     Settle(SettleArgs),
     /// Look up the entries whose outcome is unknown
     Reconcile(ReconcileArgs),
+    /// Take back what a task did, newest first
+    #[command(subcommand)]
+    Undo(UndoCommand),
 }
 
 #[derive(Debug, Args)]
@@ -263,6 +268,9 @@ struct ListArgs {
     /// Only entries of this operation
     #[arg(long, value_name = "ID")]
     operation: Option<String>,
+    /// Only entries with this label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -277,6 +285,9 @@ struct ListArgs {
 struct ShowArgs {
     /// The entry's id, as reports and lists show it
     entry: String,
+    /// Its receipt: who allowed it, how it was sent, and what proves it; without arguments and values
+    #[arg(long)]
+    receipt: bool,
     #[command(flatten)]
     place: PlaceArgs,
     /// How it is written
@@ -311,8 +322,9 @@ enum Decision {
 
 #[derive(Debug, Args)]
 struct ReconcileArgs {
-    /// One run: each unknown entry is looked up once
-    #[arg(long, required = true)]
+    /// One run: each unknown entry is looked up once. Without it they are looked up again and again,
+    /// and told as they settle, until none is left that a lookup can settle
+    #[arg(long)]
     once: bool,
     #[command(flatten)]
     socket: SocketArgs,
@@ -320,6 +332,60 @@ struct ReconcileArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = UNDO_EXAMPLES)]
+enum UndoCommand {
+    /// Say of each write of a task whether it can be taken back, and how; nothing is sent
+    Plan(UndoPlanArgs),
+    /// Make the calls of the plan through the sidecar, newest first
+    Run(UndoRunArgs),
+}
+
+#[derive(Debug, Args)]
+struct UndoPlanArgs {
+    /// The task's label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct UndoRunArgs {
+    /// The task's label, as the agent gave it in Effect-Task
+    #[arg(long, value_name = "LABEL")]
+    task: String,
+    /// Only these entries of it; may be given several times
+    #[arg(long = "entry", value_name = "ENTRY")]
+    entries: Vec<String>,
+    /// The sidecar's data port [default: http:// and its `listen`]
+    #[arg(long, value_name = "URL")]
+    through: Option<String>,
+    /// A file of `Name: value` lines that each call carries, such as a credential
+    #[arg(long, value_name = "FILE")]
+    headers_file: Option<PathBuf>,
+    /// Confirm what asks for a confirmation, instead of asking you on the terminal
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the results are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const UNDO_EXAMPLES: &str = "\
+Examples:
+  takeback undo plan --task release-42
+  takeback undo run --task release-42 --headers-file credential
+  takeback undo run --task release-42 --entry 019b0000-0000-7000-8000-000000000000 --yes
+
+Each call is an ordinary one: it is confirmed where its own class asks for it, recorded, and reported.
+`run` ends with 0 if every call that could be made took its entry back, else with 1.";
 
 /// Which ledger.
 #[derive(Debug, Args)]
@@ -397,13 +463,15 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let list = ledger::List {
                 state: args.state.as_deref(),
                 operation: args.operation.as_deref(),
+                task: args.task.as_deref(),
                 limit: usize::try_from(args.limit).unwrap_or(usize::MAX),
                 format: args.format,
             };
             ledger::list(&places(args.place, None)?.ledger, &list)
         }
         Command::Ledger(LedgerCommand::Show(args)) => {
-            ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
+            let what = if args.receipt { ledger::What::Receipt } else { ledger::What::Entry };
+            ledger::show(&places(args.place, None)?.ledger, &args.entry, what, args.format)
         }
         Command::Settle(args) => {
             let outcome = match args.outcome {
@@ -413,7 +481,22 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let socket = socket(args.socket)?;
             remote::settle(&socket, &args.entry, outcome, &args.why, args.format)
         }
-        Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
+        Command::Reconcile(args) => {
+            let runs = if args.once { remote::Runs::One } else { remote::Runs::UntilSettled };
+            remote::reconcile(&socket(args.socket)?, runs, args.format)
+        }
+        Command::Undo(UndoCommand::Plan(args)) => {
+            undo::plan(&socket(args.socket)?, &args.task, args.format)
+        }
+        Command::Undo(UndoCommand::Run(args)) => undo::run(&undo::Run {
+            task: &args.task,
+            entries: &args.entries,
+            through: args.through.as_deref(),
+            headers_file: args.headers_file.as_deref(),
+            yes: args.yes,
+            format: args.format,
+            places: places(args.socket.place, args.socket.admin_socket)?,
+        }),
     }
 }
 

@@ -163,6 +163,8 @@ pub struct Places {
     pub ledger: PathBuf,
     /// The admin socket.
     pub admin_listen: PathBuf,
+    /// Where agents connect.
+    pub listen: SocketAddr,
 }
 
 impl Config {
@@ -174,7 +176,6 @@ impl Config {
     /// All faults at once.
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
         let mut reader = Reader::new(sources);
-        let listen = address(&mut reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
         let telemetry =
             address(&mut reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)));
         let places = places(&mut reader);
@@ -199,7 +200,7 @@ impl Config {
             return Err(ConfigErrors(reader.errors));
         };
         Ok(Self {
-            listen,
+            listen: places.listen,
             telemetry_listen: telemetry,
             admin_listen: places.admin_listen,
             upstream,
@@ -240,6 +241,7 @@ fn address(reader: &mut Reader, member: &'static str, default: SocketAddr) -> So
 }
 
 fn places(reader: &mut Reader) -> Places {
+    let listen = address(reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
     let is_remote = |text: &str| text.starts_with("postgres:") || text.starts_with("postgresql:");
     let ledger = match reader.text("ledger") {
         Some((origin, text)) if is_remote(&text) => {
@@ -274,7 +276,7 @@ fn places(reader: &mut Reader) -> Places {
         );
         reader.error(origin, what, "give a shorter `admin_listen`");
     }
-    Places { ledger, admin_listen }
+    Places { ledger, admin_listen, listen }
 }
 
 /// The socket beside a ledger.
@@ -355,6 +357,25 @@ const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
     header::UPGRADE,
     own_headers::IDEMPOTENCY_KEY,
 ];
+
+/// Reads a file of `Name: value` lines, such as `upstream.headers_file`; each value is marked
+/// sensitive.
+///
+/// # Errors
+///
+/// Each line that is no header, or one that the proxy sets itself. No value is shown.
+pub fn headers_file(path: &Path) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigErrors> {
+    let mut reader = Reader::new(Sources::default());
+    let headers = match std::fs::read_to_string(path) {
+        Ok(text) => upstream_headers(&mut reader, path, &text),
+        Err(error) => {
+            let what = format!("{} cannot be read: {error}", path.display());
+            reader.error(Origin::Nowhere, what, "it holds one `Name: value` on each line");
+            Vec::new()
+        }
+    };
+    if reader.errors.is_empty() { Ok(headers) } else { Err(ConfigErrors(reader.errors)) }
+}
 
 /// Reads `Name: value` lines; errors name the line and never its value.
 fn upstream_headers(

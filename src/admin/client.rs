@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::response::Parts;
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -59,6 +61,15 @@ pub async fn ask(
     body: Option<String>,
 ) -> Result<(StatusCode, Bytes), ClientError> {
     let socket = socket.to_owned();
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "takeback")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(body.map_or_else(Body::empty, Body::full));
+    let Ok(request) = request else {
+        return Err(ClientError::Broken { socket });
+    };
     let stream = match UnixStream::connect(&socket).await {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -66,36 +77,28 @@ pub async fn ask(
         }
         Err(_) => return Err(ClientError::NotRunning { socket }),
     };
-    match timeout(ANSWER, exchange(stream, method, path, body)).await {
-        Ok(Some(answer)) => Ok(answer),
+    match timeout(ANSWER, exchange(stream, request)).await {
+        Ok(Some((head, body))) => Ok((head.status, body)),
         Ok(None) => Err(ClientError::Broken { socket }),
         Err(_) => Err(ClientError::Slow { socket }),
     }
 }
 
-async fn exchange(
-    stream: UnixStream,
-    method: Method,
-    path: &str,
-    body: Option<String>,
-) -> Option<(StatusCode, Bytes)> {
+/// One request on a connection of its own, and its whole answer; `None` if there is none. Sends at
+/// most once.
+pub async fn exchange<S>(stream: S, request: Request<Body>) -> Option<(Parts, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let io = TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.ok()?;
-    let body = body.map_or_else(Body::empty, Body::full);
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::HOST, "takeback")
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(body)
-        .ok()?;
     let answering = async {
         let answer = sender.send_request(request).await.ok()?;
-        let status = answer.status();
+        let (head, body) = answer.into_parts();
         let budget = Budget::new(MAX_ANSWER);
-        let body = Body::incoming(answer.into_body());
+        let body = Body::incoming(body);
         let body = payload::collect(body, MAX_ANSWER, &budget, ANSWER).await.ok()?;
-        Some((status, body.bytes().clone()))
+        Some((head, body.bytes().clone()))
     };
     // The connection is driven beside the answer and dropped with it. Losing it loses nothing that is
     // not in the answer already: it ends only after the answer, or because there will be none.

@@ -9,7 +9,10 @@
 //! |---|---|
 //! | `GET /api/v1/entries?state=&operation=&before=&limit=` | lists entries, newest first |
 //! | `GET /api/v1/entries/{id}` | one entry and its history |
+//! | `GET /api/v1/entries/{id}/receipt` | who allowed it, how it was sent, what proves it |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
+//! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
+//! | `GET /api/v1/undo?task=` | what taking a task back would be |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
 //! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
 //! | `POST /api/v1/reload` | reads the policy's files; 422 with the place of the first error if they are rejected |
@@ -22,6 +25,8 @@ pub mod entries;
 pub mod health;
 pub mod listen;
 pub mod policy;
+pub mod receipt;
+mod undo;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +50,7 @@ use crate::pipeline::reconcile::{Reconciled, reconcile_once};
 
 use entries::{EntryJson, ShownJson};
 use listen::PeerId;
+use receipt::Receipt;
 
 /// The longest body of a request.
 const MAX_BODY: usize = 64 * 1024;
@@ -77,7 +83,10 @@ pub fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/api/v1/entries", get(list))
         .route("/api/v1/entries/{id}", get(show))
+        .route("/api/v1/entries/{id}/receipt", get(receipt))
         .route("/api/v1/entries/{id}/settle", post(settle))
+        .route("/api/v1/entries/{id}/undone", post(undo::undone))
+        .route("/api/v1/undo", get(undo::planned))
         .route("/api/v1/reconcile", post(reconcile))
         .route("/api/v1/policy", get(policy::show))
         .route("/api/v1/reload", post(policy::reload))
@@ -189,6 +198,15 @@ async fn shown(admin: &Admin, id: &str) -> Result<ShownJson, Failure> {
     let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
     let shown = read(admin, move |ledger| ledger.show(entry)).await?;
     shown.as_ref().map(ShownJson::of).ok_or_else(Failure::not_found)
+}
+
+async fn receipt(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let receipt = async || -> Result<Receipt, Failure> {
+        let entry = EntryId::parse(&id).ok_or_else(Failure::not_found)?;
+        let shown = read(&admin, move |ledger| ledger.show(entry)).await?;
+        shown.as_ref().map(Receipt::of).ok_or_else(Failure::not_found)
+    };
+    answer(receipt().await)
 }
 
 /// Reads the ledger on a connection and a thread of their own.

@@ -1,6 +1,7 @@
 //! `takeback settle` and `takeback reconcile`: asking the running sidecar, which alone writes the ledger.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -39,11 +40,44 @@ pub(super) fn settle(
     Ok(exit::OK)
 }
 
-/// Has every unknown entry looked up once.
-pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
-    let answer = request(socket, "/api/v1/reconcile", None)?;
-    let empty = Vec::new();
-    let entries = answer.get("reconciled").and_then(Value::as_array).unwrap_or(&empty);
+/// How often unknown entries are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// Once.
+    One,
+    /// Again and again, until no lookup can settle more.
+    UntilSettled,
+}
+
+/// How long it is waited between two runs.
+const BETWEEN_RUNS: Duration = Duration::from_secs(2);
+
+/// Has every unknown entry looked up.
+pub(super) fn reconcile(socket: &Path, runs: Runs, format: Format) -> Result<u8, Failure> {
+    loop {
+        let answer = request(socket, "/api/v1/reconcile", None)?;
+        let mut entries =
+            answer.get("reconciled").and_then(Value::as_array).cloned().unwrap_or_default();
+        let is = |entry: &Value, words: &[&str]| {
+            entry.get("result").and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+        };
+        let open = ["absent", "inconclusive", "not_recorded"];
+        let is_last = runs == Runs::One || !entries.iter().any(|entry| is(entry, &open));
+        if !is_last {
+            // What is as open as before is told once, by the last run.
+            entries.retain(|entry| !is(entry, &open) && !is(entry, &["no_lookup", "found_many"]));
+        }
+        if is_last || !entries.is_empty() {
+            told(&entries, format)?;
+        }
+        if is_last {
+            return Ok(exit::OK);
+        }
+        std::thread::sleep(BETWEEN_RUNS);
+    }
+}
+
+fn told(entries: &[Value], format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
             for entry in entries {
@@ -74,16 +108,28 @@ pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
             out::print(&out::table(&names, &rows, out::is_coloured()))?;
         }
     }
-    Ok(exit::OK)
+    Ok(())
 }
 
 fn request(socket: &Path, path: &str, body: Option<String>) -> Result<Value, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::new(exit::SYSTEM, format!("no runtime: {error}")))?;
-    let answered = runtime.block_on(ask(socket, Method::POST, path, body));
-    let (status, bytes) = answered.map_err(unreached)?;
+    runtime()?.block_on(asked(socket, Method::POST, path, body))
+}
+
+/// Asks the sidecar; gives its JSON, or what it says is wrong.
+pub(super) async fn asked(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<Value, Failure> {
+    let (status, bytes) = ask(socket, method, path, body).await.map_err(unreached)?;
     read(status, &bytes)
+}
+
+/// What a command waits in.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(exit::SYSTEM, format!("no runtime: {error}")))
 }
 
 fn unreached(error: ClientError) -> Failure {

@@ -20,7 +20,7 @@ mod store;
 mod tests;
 mod writer;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use super::{
     Pending as PendingEntry, Priors, Reason, Record, Settled, Stats, Stored,
 };
 use command::{Command, Failure, Reply, Write};
-use store::{Settle, Store};
+use store::{Settle, Store, TookBack};
 use writer::{Batch, Retry, Writer};
 
 pub use read::ReadOnly;
@@ -279,7 +279,20 @@ impl Embedded {
     }
 
     pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
-        self.read_beside(move |ledger| ledger.superseded(entry)).await
+        self.read_beside(move |ledger| ledger.superseded(entry, &HashSet::new())).await
+    }
+
+    pub(super) async fn took_back(
+        &self,
+        entry: EntryId,
+        by: EntryId,
+        who: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        let took_back = TookBack { entry, by, who: who.to_owned(), now_ms };
+        let command =
+            |reply, turn| Command::Write(Write::TookBack(Box::new(took_back), reply), Some(turn));
+        self.ask(command).await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

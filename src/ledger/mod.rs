@@ -208,6 +208,30 @@ impl Ledger {
         }
     }
 
+    /// Records that the accepted call `by` took an accepted entry back; durable when it returns. For
+    /// an undo that another principal made: one that the entry's own makes is recognised by itself.
+    /// Asked again it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::NotFound`] for either, [`LedgerError::Refused`] if one of them is not accepted
+    /// or `by` is not the call that the entry's undo names, [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take it back once it is queued.
+    pub async fn took_back(
+        &self,
+        entry: EntryId,
+        by: EntryId,
+        who: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.took_back(entry, by, who, now_ms).await,
+        }
+    }
+
     /// The entries that wait for more, newest first, at most `limit`; only what is on disk.
     ///
     /// # Errors

@@ -136,6 +136,9 @@ pub struct Filter {
     pub state: Option<State>,
     /// Only of this operation.
     pub operation: Option<OperationId>,
+    /// Only with this label of the caller. No index has it: as many rows are read as it takes to fill
+    /// the page.
+    pub task: Option<String>,
     /// Only older than this entry: the last of the page before.
     pub before: Option<EntryId>,
     /// At most so many; 0 is none.

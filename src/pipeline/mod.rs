@@ -41,6 +41,7 @@ pub mod settle;
 pub mod stage;
 pub mod step;
 pub mod stream;
+pub mod undo;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -149,7 +149,8 @@ pub async fn reconcile(fetch: &Fetch, pending: &Pending, looker: Looker<'_>) -> 
     let mut told = asked.unwrap_or_else(|told| told);
     let now_ms = shared.clock.now_ms();
     let due = told.due(shared.settings.first_look, record, looker, now_ms);
-    if told.is_open() && due.is_none() && matches!(looker, Looker::Sidecar) {
+    let is_given_up = told.is_open() && due.is_none() && matches!(looker, Looker::Sidecar);
+    if is_given_up {
         told.why.push_str("; it is not looked up again: a person must settle it");
     }
     if let Some(metrics) = served.and_then(|served| live.metrics(&served)) {
@@ -187,8 +188,40 @@ pub async fn reconcile(fetch: &Fetch, pending: &Pending, looker: Looker<'_>) -> 
         }
     };
     let (entry, operation) = (record.prior.entry, record.prior.operation.clone());
-    tracing::info!(%entry, %operation, conclusion = conclusion.as_str(), why, "looked up");
+    let said = conclusion.as_str();
+    if is_given_up {
+        tracing::error!(%entry, %operation, conclusion = said, why, "an outcome stays unknown");
+    } else {
+        tracing::info!(%entry, %operation, conclusion = said, why, "looked up");
+    }
     Reconciled { entry, operation, conclusion, why }
+}
+
+/// Whether the lookup of an accepted entry says that its effect is not there any more. What cannot be
+/// told, or could not show yet, is not said to be gone. Nothing is recorded.
+pub async fn is_gone(fetch: &Fetch, record: &Record) -> bool {
+    let live = fetch.shared.policies.load();
+    let Some(served) = live.snapshot.operation(&record.prior.operation).cloned() else {
+        return false;
+    };
+    let operation = &served.operation;
+    let (Some(lookup), Some(kept)) = (&operation.lookup, &record.prior.lookup) else {
+        return false;
+    };
+    let Some(settle_ms) = lookup.settle_ms else { return false };
+    let shown_ms = record.prior.finished_ms.unwrap_or(record.attempted_ms);
+    let shown_ms = shown_ms.saturating_add(i64::try_from(settle_ms).unwrap_or(i64::MAX));
+    if fetch.shared.clock.now_ms() < shown_ms {
+        return false;
+    }
+    let Ok(kept) = Doc::parse(kept.clone()) else { return false };
+    let Ok(asked) = target(kept.root(), lookup) else { return false };
+    if !lookup::is_what_it_says(&live, &asked, &lookup.reference.operation) {
+        return false;
+    }
+    let pending = Pending { record: record.clone(), last: None };
+    let work = Work { fetch, pending: &pending, looker: Looker::Person, repeat: None, live: &live };
+    matches!(look(&work, &asked, operation, lookup).await, Ok(Answer::Absent))
 }
 
 /// What a lookup said, and what follows.
@@ -232,9 +265,10 @@ impl Told {
         now_ms: i64,
     ) -> Option<Due> {
         let is_hopeless = match self.conclusion {
-            // Looking again finds no fewer, and makes no lookup: both are a person's to decide.
-            Conclusion::FoundMany | Conclusion::NoLookup => true,
-            Conclusion::Absent | Conclusion::Inconclusive => false,
+            // Looking again finds no fewer.
+            Conclusion::FoundMany => true,
+            // A policy that is mended brings its lookup back.
+            Conclusion::Absent | Conclusion::Inconclusive | Conclusion::NoLookup => false,
             Conclusion::Accepted | Conclusion::NotRecorded | Conclusion::Rejected => true,
         };
         if !self.is_open() || is_hopeless {

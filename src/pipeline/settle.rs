@@ -42,8 +42,8 @@ use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 use notice::Notice;
-pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
+pub use outcome::{IF_UNCHANGED, is_what_it_says};
 pub use waiting::rearm;
 
 /// See the module's page.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use takeback::contract::key::EntryId;
 use takeback::ledger::ReadOnly;
 
+use crate::support::process::Home;
 use crate::support::sidecar::Setup;
 use crate::support::upstream::Received;
 use crate::support::{Act, Sidecar, Upstream, wait};
@@ -380,4 +381,95 @@ fn an_undo_whose_resource_has_a_later_entry_is_superseded() {
     assert_eq!(replayed["undo"], Value::Null);
     let by = later.report()["entry"].as_str().unwrap().to_owned();
     assert_eq!(replayed["undo_unavailable"], format!("superseded by entry {by}"));
+}
+
+#[test]
+fn compared_values_appear_nowhere_and_a_receipt_says_the_rest_in_three_parts() {
+    let later = policy(
+        "create",
+        "",
+        "              - { type: equals_literal, name: is_open, \
+         expected: canary-want, actual: { source: response_body, pointer: /state } }",
+    )
+    .replace("after_s: 15", "after_s: 0");
+    let bound = r#"
+  notes.create:
+    match: { http: "POST /notes" }
+    confirm: caller
+    effect:
+      class: irreversible
+      kind: create
+      verification:
+        type: response_binding
+        config:
+          trust: gateway_observed_only
+          assertions:
+            - { type: equals_request, name: same_text, expected_request: /body/text,
+                actual: { source: response_body, pointer: /text } }
+"#;
+    let upstream =
+        Upstream::start(|received| match (received.method.as_str(), &*received.target) {
+            ("POST", "/notes") => Act::json(201, r#"{"text":"another"}"#),
+            ("POST", _) => Act::json(201, r#"{"id":"7"}"#),
+            _ => Act::json(200, r#"{"state":"canary-read"}"#),
+        });
+    let home = Home::new(&format!("{later}{bound}"), upstream.address);
+    let config = home.policies().with_file_name("takeback.yaml");
+    std::fs::write(&config, "timeouts: { lookup_ms: 50 }\n").unwrap();
+    let process = home.start_with(&["--config", config.to_str().unwrap()]);
+    let mut agent = process.agent();
+
+    let read = agent.post("/boxes/b/things", &[], r#"{"n":1}"#);
+    let headers = [("effect-confirm", "true")];
+    let note = agent.post("/notes", &headers, r#"{"text":"canary-asked"}"#);
+    assert_eq!(note.report()["verdict"], "contradicted");
+    let entry = |report: Value| report["entry"].as_str().unwrap().to_owned();
+    let (read, note) = (entry(read.report()), entry(note.report()));
+    wait::until("the readback", || {
+        let sql = format!("SELECT verdict FROM entries WHERE entry = '{read}'");
+        (home.query(&sql) == ["contradicted"]).then_some(())
+    });
+
+    let (code, text) = home.run(&["ledger", "show", &note, "--receipt"]);
+    assert_eq!(code, Some(0), "{text}");
+    for words in [
+        "authorization",
+        "caller",
+        "dispatch",
+        "status 201",
+        "verification",
+        "contradicted",
+        "same_text: failed",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (code, json) = home.run(&["ledger", "show", &read, "--receipt", "--format", "json"]);
+    assert_eq!(code, Some(0), "{json}");
+    let receipt: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(receipt["authorization"]["level"], "none");
+    assert_eq!(receipt["dispatch"]["attempts"][0]["disposition"], "accepted");
+    assert_eq!(receipt["verification"]["verdict"], "contradicted");
+    assert_eq!(receipt["verification"]["evidence"]["stages"][1]["probe"], Value::Null);
+    let (status, same) = home.admin("GET", &format!("/api/v1/entries/{read}/receipt"));
+    assert_eq!((status, &same), (200, &receipt));
+
+    let file = |suffix: &str| {
+        let mut name = home.ledger().into_os_string();
+        name.push(suffix);
+        String::from_utf8_lossy(&std::fs::read(name).unwrap_or_default()).into_owned()
+    };
+    let (_, shown) = home.run(&["ledger", "show", &read]);
+    let places = [
+        ("log", home.log()),
+        ("metrics", process.telemetry("/metrics").text()),
+        ("ledger", file("")),
+        ("ledger's log", file("-wal")),
+        ("receipts", format!("{text}{json}{shown}")),
+    ];
+    assert!(places.iter().all(|(_, text)| !text.is_empty()));
+    for (place, text) in places {
+        for canary in ["canary-want", "canary-read", "canary-asked"] {
+            assert!(!text.contains(canary), "{canary} in the {place}");
+        }
+    }
 }

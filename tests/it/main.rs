@@ -59,4 +59,5 @@ mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
+mod undo;
 mod writes;

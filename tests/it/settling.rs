@@ -226,3 +226,166 @@ fn nothing_is_looked_up_while_the_answer_could_not_be_recorded() {
     assert!(looked.is_err());
     assert_eq!(upstream.count("GET"), 0);
 }
+
+#[test]
+fn case_f10_a_repeat_has_its_lost_attempt_looked_up_with_its_own_credential() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
+        "POST" => Act::Close,
+        _ if received.header("authorization") == Some("Bearer agent") => {
+            Act::json(200, r#"{"tag":"v1"}"#)
+        }
+        _ => Act::json(401, "{}"),
+    });
+    let (setup, hand) = Setup::new(POLICY).manual_clock();
+    let sidecar = setup.start(&upstream);
+    let headers = [("effect-confirm", "true"), ("authorization", "Bearer agent")];
+    let call = || sidecar.agent().post("/releases", &headers, r#"{"tag":"v1"}"#);
+    assert_eq!(call().report()["outcome"], "unknown");
+    sidecar.wait_entries(&[("unknown", "reset")]);
+    hand.advance(Duration::from_secs(5));
+    assert_eq!(sidecar.look(), 1);
+    assert_eq!(sidecar.entries(), [("unknown".to_owned(), "reset".to_owned())]);
+
+    let again = call();
+
+    assert_eq!(again.code(), "answer_not_kept", "it was made, and its answer was lost");
+    assert_eq!(sidecar.entries(), [("accepted".to_owned(), "settled".to_owned())]);
+    assert_eq!((upstream.count("POST"), upstream.count("GET")), (1, 2));
+}
+
+#[test]
+fn i_12_the_first_sent_time_of_a_key_is_that_of_its_first_attempt() {
+    let policy = r#"
+version: 1
+operations:
+  mails.send:
+    match: { http: "POST /mails" }
+    confirm: none
+    effect:
+      class: irreversible
+      kind: create
+      idempotency: { type: header, name: Repeatability-Request-ID, retention: 5m, replay: full }
+"#;
+    let upstream = Upstream::start(|_| Act::Close);
+    let (setup, hand) = Setup::new(policy).manual_clock();
+    let sidecar = setup.start(&upstream);
+    let call = || sidecar.agent().post("/mails", &[("idempotency-key", "k1")], r#"{"to":"a"}"#);
+    call();
+    sidecar.wait_entries(&[("unknown", "reset")]);
+
+    hand.advance(Duration::from_secs(30));
+    call();
+
+    let received = upstream.received();
+    assert_eq!(received.len(), 2, "its retention allows it");
+    for received in received {
+        assert_eq!(received.header("repeatability-request-id"), Some("k1"));
+        let first = received.header("repeatability-first-sent");
+        assert_eq!(first, Some("Fri, 15 Jan 2027 08:00:00 GMT"));
+    }
+}
+
+#[test]
+fn a_tool_that_lost_its_answer_is_looked_up_by_a_tool() {
+    let policy = r#"
+version: 1
+operations:
+  notes.find:
+    match: { tool: find_note }
+    effect: { class: read }
+  notes.create:
+    match: { tool: create_note }
+    confirm: none
+    effect:
+      class: irreversible
+      kind: create
+      lookup:
+        operation: notes.find
+        by: idempotency_key
+        arguments: { key: idempotency_key }
+        empty: response.notes
+      idempotency: { type: argument, name: key }
+"#;
+    let upstream = Upstream::start(|received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let answer = |result: Value| {
+            let text = serde_json::json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            Act::json(200, &text.to_string())
+        };
+        match (message["method"].as_str().unwrap(), message["params"]["name"].as_str()) {
+            ("server/discover", _) => answer(serde_json::json!({})),
+            ("tools/call", Some("find_note")) => {
+                let key = message["params"]["arguments"]["key"].as_str().unwrap();
+                let notes = serde_json::json!({"notes": [{"key": key}]});
+                answer(serde_json::json!({"content": [], "structuredContent": notes}))
+            }
+            _ => Act::Close,
+        }
+    });
+    let (setup, hand) = Setup::new(policy).manual_clock();
+    let sidecar = setup.start(&upstream);
+    let arguments = serde_json::json!({"text": "x"});
+    let call = crate::support::mcp::call("1", "create_note", arguments, None);
+    crate::support::mcp::post(&mut sidecar.agent(), &call);
+    sidecar.wait_entries(&[("unknown", "reset")]);
+
+    hand.advance(Duration::from_secs(5));
+    assert_eq!(sidecar.look(), 1);
+
+    assert_eq!(sidecar.entries(), [("accepted".to_owned(), "settled".to_owned())]);
+    let looked = upstream.last();
+    assert_eq!(looked.header("mcp-name"), Some("find_note"));
+}
+
+#[test]
+fn case_j4_an_undo_whose_effect_its_lookup_does_not_show_is_superseded_in_the_plan() {
+    let policy = r#"
+version: 1
+operations:
+  things.find:
+    match: { http: "GET /find" }
+    effect: { class: read }
+  things.create:
+    match: { http: "POST /things" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: things.delete, arguments: { path.id: response.id } }
+      lookup:
+        operation: things.find
+        by: id
+        arguments: { query.name: request.body.name }
+        settle_ms: 1
+        match: [{ type: exists, name: id, actual: { source: response_body, pointer: /id } }]
+  things.delete:
+    match: { http: "DELETE /things/{id}" }
+    effect: { class: irreversible, kind: delete }
+"#;
+    let shows = flag(true);
+    let seen = Arc::clone(&shows);
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "POST" => Act::json(201, r#"{"id":7}"#),
+        _ if seen.load(Ordering::Relaxed) => Act::json(200, r#"[{"id":7}]"#),
+        _ => Act::json(200, "[]"),
+    });
+    let home = Home::new(policy, upstream.address);
+    let process = home.start();
+    let headers = [("effect-task", "t1")];
+    let made = process.agent().post("/things", &headers, r#"{"name":"a"}"#);
+    assert_eq!(made.status, 201);
+    let standing = || -> Value {
+        let (code, text) = home.run(&["ledger", "list", "--format", "json"]);
+        assert_eq!(code, Some(0), "{text}");
+        let (status, plan) = home.admin("GET", "/api/v1/undo?task=t1");
+        assert_eq!(status, 200, "{plan}");
+        plan["entries"][0].clone()
+    };
+    wait::until("the entry", || (standing()["standing"] == "available").then_some(()));
+
+    shows.store(false, Ordering::Relaxed);
+
+    wait::until("the lookup counts", || {
+        let entry = standing();
+        (entry["standing"] == "superseded").then(|| assert_eq!(entry["call"], Value::Null))
+    });
+}

@@ -10,7 +10,7 @@ use crate::ledger::{
     Begin, Begun, Finish, LedgerError, Look, Note, Priors, Reason, Settled, Stored,
 };
 
-use super::store::{Done, Settle};
+use super::store::{Done, Settle, TookBack};
 use super::{Pending, Shared};
 
 /// What a write is guessed to add to the log, in pages.
@@ -36,6 +36,7 @@ pub(super) enum Write {
     Heartbeat(i64, Reply<()>),
     Note(Box<Note>, Reply<Settled>),
     Settle(Box<Settle>, Reply<Settled>),
+    TookBack(Box<TookBack>, Reply<Settled>),
     Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
 }
 
@@ -131,7 +132,10 @@ pub(super) fn acknowledge(write: Write, done: Done, shared: &Shared) {
         (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
             tell(reply, Ok(()));
         }
-        (Write::Note(_, reply) | Write::Settle(_, reply), Done::Settled(settled)) => {
+        (
+            Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply),
+            Done::Settled(settled),
+        ) => {
             tell(reply, Ok(settled));
         }
         _ => {}
@@ -145,7 +149,9 @@ pub(super) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Note(_, reply) | Write::Settle(_, reply) => tell(reply, Err(error)),
+        Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply) => {
+            tell(reply, Err(error));
+        }
         Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
     }
 }
@@ -173,7 +179,11 @@ pub(super) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(super) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Note(..) | Write::Settle(..) => true,
+        Write::Begin(..)
+        | Write::Heartbeat(..)
+        | Write::Note(..)
+        | Write::Settle(..)
+        | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
     }
@@ -192,6 +202,7 @@ pub(super) fn pages(write: &Write) -> usize {
         | Write::Heartbeat(..)
         | Write::Note(..)
         | Write::Settle(..)
+        | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,
     }
 }

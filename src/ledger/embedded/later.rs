@@ -1,5 +1,7 @@
 //! Whether a later entry stands in the way of an undo.
 
+use std::collections::HashSet;
+
 use rusqlite::{Connection, params};
 
 use super::rows;
@@ -8,8 +10,13 @@ use crate::contract::key::EntryId;
 use crate::ledger::MAX_LATER;
 use crate::ledger::entry::State;
 
-/// The first later entry, accepted or open, that is of the resource which this entry's undo changes.
-pub(super) fn superseded(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<EntryId>> {
+/// The first later entry, accepted or open, that is of the resource which this entry's undo changes;
+/// those of `beside` are passed over.
+pub(super) fn superseded(
+    conn: &Connection,
+    entry: EntryId,
+    beside: &HashSet<EntryId>,
+) -> rusqlite::Result<Option<EntryId>> {
     let Some(number) = rows::number_of(conn, entry)? else { return Ok(None) };
     let Some(record) = rows::record_of(conn, entry)? else { return Ok(None) };
     let Some(finish) = record.finish.filter(|_| record.prior.state == State::Accepted) else {
@@ -39,8 +46,9 @@ pub(super) fn superseded(conn: &Connection, entry: EntryId) -> rusqlite::Result<
             && transport == record.transport
             && id.is_some()
             && row.get::<_, Option<String>>(3)? == id;
-        if is_same_path || is_same_thing {
-            return Ok(Some(EntryId::from_bytes(row.get(0)?)));
+        let later = EntryId::from_bytes(row.get(0)?);
+        if (is_same_path || is_same_thing) && !beside.contains(&later) {
+            return Ok(Some(later));
         }
     }
     Ok(None)

@@ -1,5 +1,6 @@
 //! Reading a ledger without its writer: for commands, for metrics, for the reconciler.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -92,13 +93,18 @@ impl ReadOnly {
     }
 
     /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
-    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded).
+    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded). Those of `beside` are passed over:
+    /// what is taken back before it is no obstacle.
     ///
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
-        later::superseded(&self.conn, entry).map_err(unreadable)
+    pub fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<EntryId>, LedgerError> {
+        later::superseded(&self.conn, entry, beside).map_err(unreadable)
     }
 
     /// Open entries by state.

@@ -189,16 +189,18 @@ pub(super) fn list(conn: &Connection, filter: &Filter) -> rusqlite::Result<Vec<R
         record_query!(
             "WHERE e.number < ?1 AND e.number IN \
              (SELECT number FROM entry INDEXED BY one_open WHERE state <= 4 AND state = ?2) \
-             AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
+             AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
+             ORDER BY e.number DESC LIMIT ?4"
         )
     } else {
         record_query!(
             "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
-             AND (?3 IS NULL OR e.operation = ?3) ORDER BY e.number DESC LIMIT ?4"
+             AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
+             ORDER BY e.number DESC LIMIT ?4"
         )
     };
     conn.prepare_cached(query)?
-        .query_map((before, state, operation, limit_of(filter.limit)), record)?
+        .query_map((before, state, operation, limit_of(filter.limit), &filter.task), record)?
         .collect()
 }
 

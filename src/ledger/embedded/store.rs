@@ -51,6 +51,15 @@ pub(super) struct Settle {
     pub(super) now_ms: i64,
 }
 
+/// A call that was made to take an entry back, and did.
+#[derive(Debug)]
+pub(super) struct TookBack {
+    pub(super) entry: EntryId,
+    pub(super) by: EntryId,
+    pub(super) who: String,
+    pub(super) now_ms: i64,
+}
+
 /// The store: the connection, and what must be known without asking it.
 #[derive(Debug)]
 pub(super) struct Store {

@@ -303,6 +303,7 @@ impl Writer {
             }
             Write::Note(note, _) => store.note(note),
             Write::Settle(settle, _) => store.settle(settle),
+            Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
         }
     }
@@ -407,7 +408,11 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Note(..) | Write::Settle(..) => {
+            Write::Begin(..)
+            | Write::Heartbeat(..)
+            | Write::Note(..)
+            | Write::Settle(..)
+            | Write::TookBack(..) => {
                 refuse(write, error);
             }
         }

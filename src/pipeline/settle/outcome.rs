@@ -384,6 +384,9 @@ impl Conclusion {
     }
 }
 
+/// The argument that makes an inverse one for the very state that its call left.
+pub const IF_UNCHANGED: &str = "header.if-match";
+
 /// An inverse that puts a state back must not overwrite what came after the call: where the resource
 /// names its states, the inverse asks for the one that the call left. The tag of the state before would
 /// be the wrong one, for that is not there any more.
@@ -397,7 +400,7 @@ fn only_if_unchanged(call: &mut Resolved, image: &Image, etag: Option<&HeaderVal
     }
     let mut json = String::new();
     write_string(text, &mut json);
-    call.arguments.push(("header.if-match".to_owned(), json));
+    call.arguments.push((IF_UNCHANGED.to_owned(), json));
     call.headers.push((http::header::IF_MATCH, etag.clone()));
 }
 

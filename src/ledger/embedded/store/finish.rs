@@ -9,7 +9,7 @@ use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
 
 use super::super::finder::Trace;
 use super::super::rows;
-use super::{Done, Settle, Step, Store, Subject};
+use super::{Done, Settle, Step, Store, Subject, Target, TookBack};
 
 impl Store {
     /// Writes what became of an attempt.
@@ -258,16 +258,76 @@ impl Store {
         if target.number == subject.number {
             return Ok(());
         }
+        self.undone(&target, &subject.principal, mark, finish.entry, None, finish.now_ms)?;
+        Ok(())
+    }
+
+    /// Marks what a call of another principal took back.
+    pub(in crate::ledger::embedded) fn took_back(
+        &mut self,
+        took_back: &TookBack,
+    ) -> rusqlite::Result<Done> {
+        let (Some(subject), Some(by)) =
+            (self.subject(took_back.entry)?, self.subject(took_back.by)?)
+        else {
+            return Ok(Done::NotFound);
+        };
+        let why: Option<String> = self
+            .conn
+            .prepare_cached("SELECT why FROM history WHERE seq = ?1")?
+            .query_row([subject.version], |row| row.get(0))?;
+        let is_again = subject.state == State::Undone
+            && why.as_deref() == Some(took_back.by.to_string().as_str());
+        if is_again {
+            return Ok(Done::Settled(Settled { version: subject.version, state: State::Undone }));
+        }
+        let marks: Option<(Option<[u8; 32]>, [u8; 32])> = self
+            .conn
+            .prepare_cached(
+                "SELECT f.undo_mark, b.mark FROM entry e JOIN history f ON f.seq = e.finish \
+                 JOIN entry b ON b.number = ?2 WHERE e.number = ?1",
+            )?
+            .query_row([subject.number, by.number], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let mark = match marks {
+            Some((Some(undo), mark)) if undo == mark => Digest(mark),
+            Some(_) | None => return Ok(Done::Refused),
+        };
+        let is_accepted = subject.state == State::Accepted && by.state == State::Accepted;
+        if !is_accepted || subject.number == by.number {
+            return Ok(Done::Refused);
+        }
+        let target = Target {
+            number: subject.number,
+            entry: subject.entry,
+            version: subject.version,
+            attempt: subject.attempt,
+        };
+        let (who, now_ms) = (Some(took_back.who.as_str()), took_back.now_ms);
+        let seq = self.undone(&target, &subject.principal, &mark, took_back.by, who, now_ms)?;
+        Ok(Done::Settled(Settled { version: seq, state: State::Undone }))
+    }
+
+    /// Writes that an entry was taken back; the reason names the call that did it.
+    fn undone(
+        &mut self,
+        target: &Target,
+        principal: &str,
+        mark: &Digest,
+        by: EntryId,
+        who: Option<&str>,
+        now_ms: i64,
+    ) -> rusqlite::Result<i64> {
         let seq = self.step(&Step {
             number: target.number,
             previous: Some(target.version),
-            at_ms: finish.now_ms,
+            at_ms: now_ms,
             from: Some(State::Accepted),
             to: State::Undone,
             attempt: target.attempt,
             cause: Some(Cause::Undone),
-            who: None,
-            why: Some(&finish.entry.to_string()),
+            who,
+            why: Some(&by.to_string()),
             detail: None,
         })?;
         self.conn
@@ -276,8 +336,9 @@ impl Store {
                  WHERE number = ?1",
             )?
             .execute(params![target.number, seq, Cause::Undone.as_str()])?;
-        let hash = self.finder.hash(&subject.principal, Trace::UndoMark(mark));
-        self.finder.remove(&self.conn, hash, target.number)
+        let hash = self.finder.hash(principal, Trace::UndoMark(mark));
+        self.finder.remove(&self.conn, hash, target.number)?;
+        Ok(seq)
     }
 
     /// Writes the row of the history that says what became of an attempt.

@@ -312,6 +312,35 @@ async fn an_accepted_undo_makes_the_newest_entry_with_its_mark_undone() {
 }
 
 #[tokio::test]
+async fn another_principals_undo_is_linked_only_if_it_is_the_call_that_the_entry_names() {
+    let bench = Bench::new();
+    let entry = bench.started(&Call { digest: 1, mark: 1, ..Call::default() }).await;
+    let mut done = finish(entry, State::Accepted, None);
+    done.undo_mark = Some(Digest([2; 32]));
+    bench.ledger.finish(done);
+    let other = bench.started(&Call { digest: 3, mark: 3, principal: 7, ..Call::default() }).await;
+    bench.ledger.finish(finish(other, State::Accepted, None));
+    let undo = bench.started(&Call { digest: 2, mark: 2, principal: 7, ..Call::default() }).await;
+
+    let link = |by| bench.ledger.took_back(entry, by, "uid 1", 4_000);
+    assert_eq!(link(undo).await, Err(LedgerError::Refused), "it is not finished");
+    bench.ledger.finish(finish(undo, State::Accepted, None));
+    assert_eq!(link(other).await, Err(LedgerError::Refused), "it is another call");
+    assert_eq!(link(entry).await, Err(LedgerError::Refused));
+    let nobody = EntryId::parse("01999999-9999-7999-8999-999999999999").unwrap();
+    assert_eq!(link(nobody).await, Err(LedgerError::NotFound));
+    let linked = link(undo).await.unwrap();
+    assert_eq!(linked.state, State::Undone);
+    assert_eq!(link(undo).await, Ok(linked), "asked again it changes nothing");
+    assert_eq!(link(other).await, Err(LedgerError::Refused));
+
+    let shown = bench.read().show(entry).unwrap().unwrap();
+    let last = shown.history.last().unwrap();
+    assert_eq!(last.who.as_deref(), Some("uid 1"));
+    assert_eq!(last.why.as_deref(), Some(undo.to_string().as_str()));
+}
+
+#[tokio::test]
 async fn a_decision_settles_an_unknown_entry_once() {
     let bench = Bench::new();
     let call = Call::default();

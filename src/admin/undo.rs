@@ -1,0 +1,196 @@
+//! The admin routes that `takeback undo` is made of: the plan of a task, and the word that an entry was
+//! taken back by a call of another principal.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::response::Response;
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::entries::time;
+use super::listen::PeerId;
+use super::{Admin, Failure, answer, read};
+use crate::contract::json::Doc;
+use crate::contract::key::EntryId;
+use crate::ledger::{Filter, ReadOnly};
+use crate::pipeline::reconcile::is_gone;
+use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
+
+#[derive(Serialize)]
+struct PlanJson {
+    task: String,
+    /// Whether the task has older entries than these.
+    truncated: bool,
+    entries: Vec<PlannedJson>,
+}
+
+#[derive(Serialize)]
+struct PlannedJson {
+    entry: String,
+    standing: &'static str,
+    why: Option<String>,
+    class: &'static str,
+    operation: String,
+    target: String,
+    began_at: String,
+    principal: String,
+    key: String,
+    kind: Option<&'static str>,
+    deadline_ms: Option<i64>,
+    undone_by: Option<String>,
+    lookup: Option<Box<RawValue>>,
+    call: Option<CallJson>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CallJson {
+    Http { method: String, target: String, headers: Vec<[String; 2]>, body: Option<String> },
+    Tool { tool: String, arguments: Option<Box<RawValue>> },
+}
+
+impl From<Planned> for PlannedJson {
+    fn from(planned: Planned) -> Self {
+        let prior = &planned.record.prior;
+        Self {
+            entry: prior.entry.to_string(),
+            standing: planned.standing.as_str(),
+            why: planned.why,
+            class: planned.record.class.as_str(),
+            operation: prior.operation.as_str().to_owned(),
+            target: planned.record.target.clone(),
+            began_at: time(prior.began_ms),
+            principal: prior.principal.id.clone(),
+            // Standards C-12.
+            key: format!("{}-undo", prior.ledger_id.as_str()),
+            kind: planned.kind.map(|kind| kind.as_str()),
+            deadline_ms: planned.deadline_ms,
+            undone_by: planned.undone_by.map(|entry| entry.to_string()),
+            lookup: prior.lookup.clone().and_then(|text| RawValue::from_string(text).ok()),
+            call: planned.call.map(Into::into),
+        }
+    }
+}
+
+impl From<Call> for CallJson {
+    fn from(call: Call) -> Self {
+        match call {
+            Call::Http { method, target, headers, body } => {
+                // The values were JSON text of the call: what is no ASCII was refused before.
+                let text = |value: &http::HeaderValue| {
+                    String::from_utf8_lossy(value.as_bytes()).into_owned()
+                };
+                let headers =
+                    headers.iter().map(|(name, value)| [name.to_string(), text(value)]).collect();
+                Self::Http { method: method.to_string(), target, headers, body }
+            }
+            Call::Tool { name, arguments } => {
+                Self::Tool { tool: name, arguments: RawValue::from_string(arguments).ok() }
+            }
+        }
+    }
+}
+
+/// How long a plan's effects are looked for; whoever asked for the plan is waiting.
+const LOOKS: Duration = Duration::from_secs(20);
+
+/// How many of its effects are looked for, the newest.
+const MAX_LOOKS: usize = 64;
+
+/// An effect that its own lookup does not show any more is not there to be taken back.
+async fn look(admin: &Admin, planned: &mut [Planned]) {
+    let available = planned.iter_mut().filter(|planned| planned.standing == Standing::Available);
+    for planned in available.take(MAX_LOOKS) {
+        if is_gone(&admin.fetch, &planned.record).await {
+            planned.supersede("its lookup does not show its effect any more".to_owned());
+        }
+    }
+}
+
+/// `GET /api/v1/undo?task=T`
+pub(super) async fn planned(
+    State(admin): State<Arc<Admin>>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    answer(of_task(&admin, query.as_deref().unwrap_or_default()).await)
+}
+
+async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
+    let form = || Failure::request("a plan takes `task`, percent-encoded, and nothing else");
+    let task = query.strip_prefix("task=").filter(|task| !task.is_empty() && !task.contains('&'));
+    let task = percent_decode_str(task.ok_or_else(form)?).decode_utf8().map_err(|_| form())?;
+    let task = task.into_owned();
+    let filter = Filter {
+        task: Some(task.clone()),
+        limit: MAX_ENTRIES.saturating_add(1),
+        ..Filter::default()
+    };
+    let reading = move |ledger: &ReadOnly| {
+        let mut shown = Vec::new();
+        for record in ledger.list(&filter)? {
+            // One that is gone by now was not there when the plan was made.
+            shown.extend(ledger.show(record.prior.entry)?);
+        }
+        // Newer writes of the task are taken back first, and the calls that do it are no obstacles.
+        let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
+        let mut later = HashMap::new();
+        for entry in &own {
+            if let Some(by) = ledger.superseded(*entry, &own)? {
+                later.insert(*entry, by);
+            }
+        }
+        Ok((shown, later))
+    };
+    let (mut shown, later) = read(admin, reading).await?;
+    let truncated = shown.len() > MAX_ENTRIES;
+    shown.truncate(MAX_ENTRIES);
+    let live = admin.shared.policies.load();
+    let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
+    for planned in planned.iter_mut().filter(|planned| planned.standing == Standing::Available) {
+        if let Some(by) = later.get(&planned.record.prior.entry) {
+            planned.supersede(format!("entry {by} came after it"));
+        }
+    }
+    // Dropping what is not looked up in time leaves it as the ledger knows it.
+    let _in_time = tokio::time::timeout(LOOKS, look(admin, &mut planned)).await;
+    Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
+}
+
+#[derive(Serialize)]
+struct UndoneJson {
+    entry: String,
+    state: &'static str,
+}
+
+/// `POST /api/v1/entries/{id}/undone` `{"by": ENTRY}`
+pub(super) async fn undone(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+    Extension(peer): Extension<PeerId>,
+    body: Bytes,
+) -> Response {
+    answer(took_back(&admin, &id, peer, body).await)
+}
+
+async fn took_back(
+    admin: &Admin,
+    id: &str,
+    peer: PeerId,
+    body: Bytes,
+) -> Result<UndoneJson, Failure> {
+    let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
+    let form = || Failure::request("the body is {\"by\": the entry of the call that took it back}");
+    let doc = Doc::parse(body).map_err(|_| form())?;
+    let by = doc.root().get("by").filter(|_| doc.root().members().count() == 1);
+    let by = by.and_then(|by| EntryId::parse(&by.as_str()?)).ok_or_else(form)?;
+    let who = peer.to_string();
+    let shared = &admin.shared;
+    let settled = shared.ledger.took_back(entry, by, &who, shared.clock.now_ms()).await?;
+    tracing::info!(%entry, %by, who, "taken back by another principal's call");
+    Ok(UndoneJson { entry: entry.to_string(), state: settled.state.as_str() })
+}

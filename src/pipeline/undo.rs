@@ -1,0 +1,310 @@
+//! What taking a task back would be: for each of its writes whether there is a call that undoes it, and
+//! that call in full.
+//!
+//! A plan reads and decides nothing. The calls in it are ordinary ones: whoever makes them sends them
+//! through the sidecar, where each is matched, confirmed as its own class asks, recorded and reported
+//! (standards C-12). So a plan may be out of date the moment it is read, and harms nothing then.
+//!
+//! | entry | standing |
+//! |---|---|
+//! | accepted, its undo can be made | `available` |
+//! | accepted, the undo's deadline has come | `expired` |
+//! | accepted, its undo cannot be made, or there is none | `unavailable`, with the reason |
+//! | accepted, and a later entry or its lookup says that its effect is not what is there | `superseded` |
+//! | unknown | `unknown`, with its lookup: settle it first |
+//! | begun, or waiting for more | `under_way` |
+//! | undone | `undone`, with the entry of the call that did it |
+//!
+//! Rejected writes had no effect, and calls that took others back are those others' business: neither
+//! stands in a plan. The order is newest first, because later writes may stand on earlier ones.
+//!
+//! The ledger keeps an undo as the report showed it: names and values. Where each value goes, and how a
+//! body is written, is taken from the policy in force; if that declares another undo by now, the old one
+//! is `unavailable` rather than guessed. The built call is matched again, as when it was offered.
+//!
+//! Limit: [`MAX_ENTRIES`] entries, the newest; a plan says when there were more.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method};
+
+use super::live::Live;
+use super::settle::{IF_UNCHANGED, is_what_it_says};
+use crate::contract::class::words;
+use crate::contract::deadline::is_passed;
+use crate::contract::json::{Doc, Value};
+use crate::contract::key::EntryId;
+use crate::contract::operation::{Argument, BodyType, FollowUp, Mapping};
+use crate::contract::path::{Request, Scope};
+use crate::contract::report::UndoKind;
+use crate::contract::undo::{Resolved, resolve};
+use crate::ledger::{Cause, Record, Shown, State};
+
+/// How many entries of a task one plan holds.
+pub const MAX_ENTRIES: usize = 1000;
+
+words! {
+    /// Whether an entry can be taken back.
+    Standing {
+        /// Its undo can be made.
+        Available = "available",
+        /// Its undo could be made until its deadline.
+        Expired = "expired",
+        /// There is no undo, or it cannot be made.
+        Unavailable = "unavailable",
+        /// Something came after it: a later entry of what its undo changes, or its effect is gone.
+        Superseded = "superseded",
+        /// It is not finished.
+        UnderWay = "under_way",
+        /// It was taken back.
+        Undone = "undone",
+        /// Nobody knows whether there is anything to take back.
+        Unknown = "unknown",
+    }
+}
+
+/// The call that takes an entry back, in full.
+#[derive(Clone)]
+pub enum Call {
+    /// An HTTP request.
+    Http {
+        /// Its method.
+        method: Method,
+        /// Path and query, without the upstream's base path.
+        target: String,
+        /// Its headers, `Content-Type` among them where there is a body.
+        headers: Vec<(HeaderName, HeaderValue)>,
+        /// Its body.
+        body: Option<String>,
+    },
+    /// A tool's call.
+    Tool {
+        /// The tool.
+        name: String,
+        /// Its arguments, a JSON object.
+        arguments: String,
+    },
+}
+
+impl std::fmt::Debug for Call {
+    /// Shows no value: arguments never reach a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Call(..)")
+    }
+}
+
+/// One entry of a plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The entry.
+    pub record: Record,
+    /// Whether it can be taken back.
+    pub standing: Standing,
+    /// Why not, for people; holds no value of the call.
+    pub why: Option<String>,
+    /// How the call takes the effect back.
+    pub kind: Option<UndoKind>,
+    /// Until when; milliseconds since 1970.
+    pub deadline_ms: Option<i64>,
+    /// The call.
+    pub call: Option<Call>,
+    /// The entry of the call that took it back.
+    pub undone_by: Option<EntryId>,
+}
+
+impl Planned {
+    /// Its undo would not find what the call left.
+    pub fn supersede(&mut self, why: String) {
+        self.standing = Standing::Superseded;
+        self.why = Some(why);
+        self.call = None;
+    }
+}
+
+/// Plans the entries of a task, in the order given.
+pub fn plan(entries: Vec<Shown>, live: &Live, now_ms: i64) -> Vec<Planned> {
+    let done: HashSet<EntryId> = entries.iter().filter_map(undone_by).collect();
+    entries
+        .into_iter()
+        .filter(|shown| {
+            shown.record.prior.state != State::Rejected && !done.contains(&shown.record.prior.entry)
+        })
+        .map(|shown| one(shown, live, now_ms))
+        .collect()
+}
+
+/// The entry of the call that took this one back: what the step says in which it became undone.
+fn undone_by(shown: &Shown) -> Option<EntryId> {
+    let step = shown.history.iter().rev().find(|step| step.cause == Some(Cause::Undone))?;
+    EntryId::parse(step.why.as_deref()?)
+}
+
+fn one(shown: Shown, live: &Live, now_ms: i64) -> Planned {
+    let undone_by = undone_by(&shown);
+    let mut planned = Planned {
+        record: shown.record,
+        standing: Standing::Unavailable,
+        why: None,
+        kind: None,
+        deadline_ms: None,
+        call: None,
+        undone_by: None,
+    };
+    match planned.record.prior.state {
+        State::Begun => {
+            planned.standing = Standing::UnderWay;
+            planned.why = Some("its answer is awaited".to_owned());
+        }
+        State::Waiting => {
+            planned.standing = Standing::UnderWay;
+            planned.why = Some("it waits for its caller or its task".to_owned());
+        }
+        State::Unknown => {
+            planned.standing = Standing::Unknown;
+            planned.why = Some(match planned.record.prior.lookup {
+                Some(_) => "its answer was lost: `takeback reconcile` looks it up".to_owned(),
+                None => "its answer was lost and it has no lookup: look, then `takeback settle`"
+                    .to_owned(),
+            });
+        }
+        State::Undone => {
+            planned.standing = Standing::Undone;
+            planned.undone_by = undone_by;
+        }
+        State::Accepted | State::Rejected => accepted(&mut planned, live, now_ms),
+    }
+    planned
+}
+
+fn accepted(planned: &mut Planned, live: &Live, now_ms: i64) {
+    let record = &planned.record;
+    if record.prior.staged {
+        planned.why = Some("it was a draft; its report named what throws it away".to_owned());
+        return;
+    }
+    let finish = record.finish.as_ref();
+    let undo = finish.and_then(|finish| finish.undo.as_deref());
+    let compensate = finish.and_then(|finish| finish.compensate.as_deref());
+    let deadline_ms = finish.and_then(|finish| finish.deadline_ms);
+    let no_undo = || {
+        let said = finish.and_then(|finish| finish.undo_unavailable.clone());
+        said.unwrap_or_else(|| match finish {
+            Some(_) => format!("its class is {}, and it has no undo", record.class.as_str()),
+            None => "it was settled without its answer, which its undo is made from".to_owned(),
+        })
+    };
+    // The undo as it was reported; where its time is over, the compensation that stood beside it.
+    let is_expired = undo.is_some() && is_passed(deadline_ms, now_ms);
+    let offered = match (undo, compensate) {
+        (Some(undo), _) if !is_expired => Some((undo, deadline_ms)),
+        (_, Some(compensate)) => Some((compensate, deadline_of(compensate))),
+        (Some(_) | None, None) => None,
+    };
+    planned.deadline_ms = deadline_ms;
+    let Some((kept, deadline_ms)) = offered else {
+        if is_expired {
+            planned.standing = Standing::Expired;
+            planned.why = Some("deadline passed".to_owned());
+        } else {
+            planned.why = Some(no_undo());
+        }
+        return;
+    };
+    planned.deadline_ms = deadline_ms;
+    if is_passed(deadline_ms, now_ms) {
+        planned.standing = Standing::Expired;
+        planned.why = Some("deadline passed".to_owned());
+        return;
+    }
+    match rebuilt(kept, record, live) {
+        Ok((kind, call)) => {
+            planned.kind = Some(kind);
+            planned.call = Some(call);
+            planned.standing = Standing::Available;
+        }
+        Err(why) => planned.why = Some(why),
+    }
+}
+
+fn deadline_of(kept: &str) -> Option<i64> {
+    let doc = Doc::parse(kept.to_owned()).ok()?;
+    doc.root().get("deadline_ms")?.raw().parse().ok()
+}
+
+/// Builds the call again that a report offered. `Err` says why it cannot be.
+fn rebuilt(kept: &str, record: &Record, live: &Live) -> Result<(UndoKind, Call), String> {
+    let unreadable = || "the undo that the entry kept cannot be read".to_owned();
+    let kept = Doc::parse(kept.to_owned()).map_err(|_| unreadable())?;
+    let kept = kept.root();
+    let kind = match kept.get("kind").and_then(Value::as_str).as_deref() {
+        Some(kind) => UndoKind::from_name(kind).ok_or_else(unreadable)?,
+        None => UndoKind::Compensate,
+    };
+    let operation = &record.prior.operation;
+    let served = live.snapshot.operation(operation);
+    let served = served.ok_or_else(|| format!("{operation} is no longer declared"))?;
+    let declared = match kind {
+        UndoKind::Inverse => served.operation.inverse.as_ref(),
+        UndoKind::Compensate => served.operation.compensate.as_ref(),
+    };
+    let other = || format!("{operation} declares another undo than when it was called");
+    let declared = declared.ok_or_else(other)?;
+    let named = kept.get("operation").and_then(Value::as_str);
+    if named.as_deref() != Some(declared.reference.operation.as_str()) {
+        return Err(other());
+    }
+    let call = filled(declared, kept, other)?;
+    is_what_it_says(live, &declared.reference, &call).map_err(|why| why.to_string())?;
+    Ok((kind, into_call(call, declared.reference.body_type)))
+}
+
+/// The declared follow-up with the values that the entry kept.
+fn filled(
+    declared: &FollowUp,
+    kept: Value<'_>,
+    other: impl Fn() -> String,
+) -> Result<Resolved, String> {
+    let arguments = kept.get("arguments").ok_or_else(&other)?;
+    let mut known = 0_usize;
+    let mut filled = Vec::with_capacity(declared.arguments.len());
+    for argument in &declared.arguments {
+        let Some(value) = arguments.get(&argument.name) else { continue };
+        known = known.saturating_add(1);
+        let literal = Doc::parse(value.raw().to_owned()).map_err(|_| other())?;
+        filled.push(Argument { mapping: Mapping::Const(Arc::new(literal)), ..argument.clone() });
+    }
+    // What the sidecar added to the declared arguments, where the resource names its states.
+    let is_declared = declared.arguments.iter().any(|argument| argument.name == IF_UNCHANGED);
+    let tag = arguments.get(IF_UNCHANGED).filter(|_| !is_declared).and_then(Value::as_str);
+    known = known.saturating_add(usize::from(tag.is_some()));
+    if known != arguments.members().count() {
+        return Err(other());
+    }
+    let call = FollowUp { arguments: filled, deadline: None, ..declared.clone() };
+    let scope = Scope { before: None, request: Request::Unreadable, response: None, key: None };
+    let mut call = resolve(&call, &scope, 0, &[]).map_err(|why| why.to_string())?;
+    if let Some(tag) = tag {
+        let tag = HeaderValue::from_str(&tag).map_err(|_| other())?;
+        call.headers.push((http::header::IF_MATCH, tag));
+    }
+    Ok(call)
+}
+
+fn into_call(call: Resolved, body_type: BodyType) -> Call {
+    let arguments = call.arguments_json();
+    match (call.tool, call.http) {
+        (None, Some((method, target))) => {
+            let mut headers = call.headers;
+            if call.body.is_some() {
+                let kind = HeaderValue::from_static(match body_type {
+                    BodyType::Form => "application/x-www-form-urlencoded",
+                    BodyType::Json => "application/json",
+                });
+                headers.push((http::header::CONTENT_TYPE, kind));
+            }
+            Call::Http { method, target, headers, body: call.body }
+        }
+        (tool, _) => Call::Tool { name: tool.unwrap_or_default(), arguments },
+    }
+}

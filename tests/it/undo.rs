@@ -1,0 +1,246 @@
+//! `takeback undo`: what of a task can be taken back, and taking it back by ordinary calls.
+
+use serde_json::Value;
+
+use crate::support::process::{Home, Process};
+use crate::support::{Act, Upstream, wait};
+
+const POLICY: &str = r#"
+version: 1
+operations:
+  comments.create:
+    match: { http: "POST /comments" }
+    effect:
+      class: reversible
+      kind: create
+      inverse:
+        operation: comments.delete
+        arguments: { path.id: response.id }
+  comments.delete:
+    match: { http: "DELETE /comments/{id}" }
+    effect: { class: irreversible, kind: delete }
+  issues.create:
+    match: { http: "POST /issues" }
+    effect:
+      class: compensable
+      kind: create
+      compensate:
+        operation: issues.close
+        arguments:
+          path.number: response.number
+          body.state: { const: closed }
+          header.if-match: { const: "*" }
+  issues.close:
+    match: { http: "PATCH /issues/{number}" }
+    effect: { class: irreversible, kind: update }
+    confirm: none
+  holds.create:
+    match: { http: "POST /holds" }
+    effect:
+      class: reversible
+      kind: create
+      inverse:
+        operation: holds.delete
+        arguments: { path.id: response.id }
+        deadline: { at: response.until, unit: ms }
+  holds.delete:
+    match: { http: "DELETE /holds/{id}" }
+    effect: { class: irreversible, kind: delete }
+    confirm: none
+  mails.send:
+    match: { http: "POST /mails" }
+    effect:
+      class: irreversible
+      kind: external_side_effect
+      lookup: { operation: mails.find, by: id, arguments: { query.to: request.body.to } }
+    confirm: none
+  mails.find:
+    match: { http: "GET /mails" }
+    effect: { class: read }
+"#;
+
+fn upstream() -> Upstream {
+    Upstream::start(|received| {
+        let body = String::from_utf8_lossy(&received.body).into_owned();
+        match (received.method.as_str(), received.target.as_str()) {
+            ("POST", "/comments") => Act::json(201, r#"{"id":7}"#),
+            ("POST", "/issues") => Act::json(201, r#"{"number":3}"#),
+            ("POST", "/holds") => Act::json(201, r#"{"id":9,"until":1000}"#),
+            ("POST", "/mails") if body.contains("lost") => Act::Close,
+            ("POST", "/mails") if body.contains("bad") => Act::json(422, "{}"),
+            ("POST", "/mails") => Act::json(202, "{}"),
+            ("DELETE", "/comments/8") => Act::json(404, "{}"),
+            ("PATCH", "/issues/3") if !body.contains("closed") => Act::json(400, "{}"),
+            _ => Act::json(200, "{}"),
+        }
+    })
+}
+
+const TASK: (&str, &str) = ("effect-task", "release 42");
+
+/// Everything that a task can hold, oldest first.
+fn work(process: &Process, credential: (&'static str, &'static str)) {
+    let mut agent = process.agent();
+    let heads = [TASK, credential];
+    for (path, body, status) in [
+        ("/mails", r#"{"to":"a"}"#, 202),
+        ("/mails", r#"{"to":"bad"}"#, 422),
+        ("/comments", r#"{"body":"hello"}"#, 201),
+        ("/issues", r#"{"title":"it"}"#, 201),
+        ("/holds", r#"{"room":1}"#, 201),
+    ] {
+        assert_eq!(agent.post(path, &heads, body).status, status, "{path}");
+    }
+    let lost = process.agent().post("/mails", &heads, r#"{"to":"lost"}"#);
+    assert_eq!(lost.report()["outcome"], "unknown");
+    let other = [("effect-task", "other"), credential];
+    assert_eq!(agent.post("/comments", &other, r#"{"body":"not ours"}"#).status, 201);
+}
+
+fn json(home: &Home, arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let arguments: Vec<&str> = arguments.iter().copied().chain(["--format", "json"]).collect();
+    let (code, text) = home.run(&arguments);
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    (code, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn words<'a>(lines: &'a [Value], member: &str) -> Vec<(&'a str, &'a str)> {
+    lines
+        .iter()
+        .map(|line| (line["operation"].as_str().unwrap(), line[member].as_str().unwrap_or("")))
+        .collect()
+}
+
+/// Waits until the ledger's file shows all that has happened.
+fn settled(home: &Home) {
+    wait::until("the finishes", || {
+        let begun = home.query("SELECT count(*) || '' FROM entries WHERE state = 'begun'");
+        (begun == ["0"]).then_some(())
+    });
+}
+
+#[test]
+fn c_12_a_tasks_plan_is_newest_first_and_says_of_each_write_whether_it_can_be_taken_back() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    work(&process, ("authorization", "Bearer agent"));
+    settled(&home);
+    let sent = upstream.received().len();
+
+    let (code, lines) = json(&home, &["undo", "plan", "--task", "release 42"]);
+
+    assert_eq!(code, Some(0));
+    let right = [
+        ("mails.send", "unknown"),
+        ("holds.create", "unavailable"),
+        ("issues.create", "available"),
+        ("comments.create", "available"),
+        ("mails.send", "unavailable"),
+    ];
+    assert_eq!(words(&lines, "standing"), right);
+    assert_eq!(lines[0]["lookup"]["http"]["path"], "/mails?to=lost");
+    assert_eq!(lines[1]["why"], "deadline passed");
+    assert_eq!(lines[2]["call"]["target"], "/issues/3");
+    assert_eq!(lines[2]["call"]["body"], r#"{"state":"closed"}"#);
+    assert_eq!(lines[4]["why"], "its class is irreversible, and it has no undo");
+    assert_eq!(upstream.received().len(), sent, "a plan sends nothing");
+    let (code, text) = home.run(&["undo", "plan", "--task", "release 42"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("compensate: PATCH /issues/3"), "{text}");
+    let (code, text) = home.run(&["undo", "plan", "--task", "nothing"]);
+    assert_eq!((code, text.contains("no writes")), (Some(0), true), "{text}");
+}
+
+#[test]
+fn c_12_a_tasks_undo_makes_ordinary_calls_each_confirmed_as_its_own_class_asks() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    work(&process, ("authorization", "Bearer agent"));
+    settled(&home);
+    let sent = upstream.received().len();
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "release 42", "--through", &through];
+
+    // Without a terminal nobody is asked, and an irreversible call is not confirmed by itself.
+    let (code, lines) = json(&home, &run);
+    assert_eq!(code, Some(1));
+    let right = [
+        ("mails.send", "left"),
+        ("holds.create", "left"),
+        ("issues.create", "undone"),
+        ("comments.create", "not confirmed"),
+        ("mails.send", "left"),
+    ];
+    assert_eq!(words(&lines, "result"), right);
+    assert_eq!(lines[2]["why"], Value::Null, "another principal's undo is linked");
+
+    let (code, lines) = json(&home, &[run.as_slice(), &["--yes"]].concat());
+    assert_eq!(code, Some(0), "{lines:?}");
+    let right = [
+        ("mails.send", "left"),
+        ("holds.create", "left"),
+        ("issues.create", "undone"),
+        ("comments.create", "undone"),
+        ("mails.send", "left"),
+    ];
+    assert_eq!(words(&lines, "result"), right);
+
+    let received = upstream.received();
+    let calls: Vec<(&str, &str)> = received[sent..]
+        .iter()
+        .map(|received| (received.method.as_str(), received.target.as_str()))
+        .collect();
+    assert_eq!(calls, [("PATCH", "/issues/3"), ("DELETE", "/comments/7")]);
+    assert_eq!(received[sent].header("if-match"), Some("*"));
+    let mut undone =
+        home.query("SELECT operation FROM entries WHERE state = 'undone' ORDER BY operation");
+    assert_eq!(undone, ["comments.create", "issues.create"]);
+    let (_, lines) = json(&home, &["undo", "plan", "--task", "release 42"]);
+    let standings: Vec<&str> =
+        lines.iter().map(|line| line["standing"].as_str().unwrap()).collect();
+    assert_eq!(standings, ["unknown", "unavailable", "undone", "undone", "unavailable"]);
+    undone = home.query("SELECT key FROM entries WHERE operation = 'comments.delete'");
+    let ids = home.query("SELECT ledger_id FROM entries WHERE operation = 'comments.create'");
+    let entry = home.query("SELECT entry FROM entries WHERE operation = 'comments.create'");
+    let keys = [&ids[0], &entry[0]].map(|id| format!("{id}-undo"));
+    assert!(keys.contains(&undone[0]), "{undone:?} {keys:?}");
+}
+
+#[test]
+fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_no_other() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
+        "POST" if received.target == "/comments" => {
+            let id = if received.body.starts_with(b"{\"body\":\"a\"") { 8 } else { 7 };
+            Act::json(201, &format!("{{\"id\":{id}}}"))
+        }
+        "DELETE" if received.target == "/comments/8" => Act::json(404, "{}"),
+        _ => Act::json(200, "{}"),
+    });
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    for body in ["b", "c", "a"] {
+        let body = format!("{{\"body\":\"{body}\"}}");
+        assert_eq!(agent.post("/comments", &[TASK], &body).status, 201);
+    }
+    settled(&home);
+    let headers = home.policies().join("../credential");
+    std::fs::write(&headers, "X-Trace: one\n").unwrap();
+    let through = format!("http://{}", process.data);
+    let headers = headers.to_str().unwrap();
+    let run = ["undo", "run", "--task", "release 42", "--through", &through, "--yes"];
+
+    let (code, lines) = json(&home, &[run.as_slice(), &["--headers-file", headers]].concat());
+
+    assert_eq!(code, Some(1));
+    let results: Vec<&str> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
+    assert_eq!(results[0], "failed", "{lines:?}");
+    assert!(results[1..].iter().all(|result| *result == "undone"), "{lines:?}");
+    assert!(upstream.received().iter().any(|received| received.header("x-trace") == Some("one")));
+    let (code, text) = home.run(&["undo", "run", "--task", "x", "--entry", "nonsense"]);
+    assert_eq!(code, Some(64), "{text}");
+    let (code, text) = home.run(&["undo", "run", "--task", "x", "--through", "ftp://x"]);
+    assert_eq!(code, Some(64), "{text}");
+}
