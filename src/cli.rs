@@ -12,6 +12,7 @@ mod explain;
 mod import;
 mod ledger;
 mod out;
+mod prove;
 mod remote;
 mod undo;
 
@@ -26,8 +27,9 @@ use crate::config::{Config, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
 use crate::policy::JSON_SCHEMA;
+use crate::prove::Options;
 
-use exit::{Failure, with_help};
+use exit::{Failure, chain, with_help};
 
 /// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
 /// sent, and reported with the call that takes it back.
@@ -75,6 +77,8 @@ enum Command {
     Settle(SettleArgs),
     /// Look up the entries whose outcome is unknown
     Reconcile(ReconcileArgs),
+    /// Try the promises against faults, and count the effects
+    Prove(ProveArgs),
     /// Take back what a task did, newest first
     #[command(subcommand)]
     Undo(UndoCommand),
@@ -333,6 +337,32 @@ struct ReconcileArgs {
     format: Format,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = PROVE_EXAMPLES)]
+struct ProveArgs {
+    /// Intended calls per fault
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    writes: u32,
+    /// Only this fault; may be given several times
+    #[arg(long = "fault", value_name = "NAME")]
+    faults: Vec<String>,
+    /// The ledger to prove it on [default: a file of its own]
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<String>,
+    /// How the rows are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const PROVE_EXAMPLES: &str = "\
+Examples:
+  takeback prove
+  takeback prove --writes 10000
+  takeback prove --fault answer-lost --fault proxy-killed --format json
+
+A gateway that counts effects, a sidecar as a process of its own, and agents that repeat what they got no
+answer to; nothing outside this machine is called. Ends with 0 if every row holds, else with 1.";
+
 #[derive(Debug, Subcommand)]
 #[command(after_help = UNDO_EXAMPLES)]
 enum UndoCommand {
@@ -484,6 +514,11 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Reconcile(args) => {
             let runs = if args.once { remote::Runs::One } else { remote::Runs::UntilSettled };
             remote::reconcile(&socket(args.socket)?, runs, args.format)
+        }
+        Command::Prove(args) => {
+            let faults = prove::faults(&args.faults)?;
+            let options = Options { writes: args.writes, faults, ledger: args.ledger };
+            prove::run(&options, args.format)
         }
         Command::Undo(UndoCommand::Plan(args)) => {
             undo::plan(&socket(args.socket)?, &args.task, args.format)

@@ -88,6 +88,7 @@ pub mod mcp;
 pub mod metrics;
 pub mod pipeline;
 pub mod policy;
+pub mod prove;
 pub mod proxy;
 pub mod server;
 pub mod tasks;

@@ -69,6 +69,9 @@ impl Step for Replay {
                 Standing::default()
             }
             Judgement::Replay(entry) => return replay(&self.shared, &write, entry).await,
+            Judgement::Refuse(Refusal::AnswerNotKept(entry)) => {
+                return Err(not_kept(&self.shared, &write, entry).await);
+            }
             Judgement::Refuse(refusal) => return Err(refuse_repeat(&write, refusal)),
         };
         let continued = standing.rerun.and_then(|entry| prior_of(&priors, entry));
@@ -212,6 +215,20 @@ async fn superseded(shared: &Shared, entry: EntryId, stored: &Stored) -> Option<
     stored.record.finish.as_ref()?.undo.as_ref()?;
     // What cannot be read is not held against the undo: the call that makes it is gated itself.
     shared.ledger.superseded(entry).await.ok().flatten()
+}
+
+/// Refuses a repeat whose recorded answer is not here, with what is known of it: the effect is there,
+/// and the report says how it is taken back (contract section 3).
+async fn not_kept(shared: &Shared, write: &Write, entry: EntryId) -> Box<Refused> {
+    let mut refused = refuse_repeat(write, Refusal::AnswerNotKept(entry));
+    if let Ok(Some(stored)) = shared.ledger.answer(entry).await {
+        let superseded = superseded(shared, entry, &stored).await;
+        let record = &stored.record;
+        let mut report = super::settle::recorded_report(shared, write, entry, record, superseded);
+        report.refused = Some(refused.refusal.code().into());
+        refused.report = Some(report);
+    }
+    refused
 }
 
 /// The recorded answer of an entry, with a fresh report.

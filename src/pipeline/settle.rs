@@ -33,7 +33,7 @@ use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{REPLAYED, sift_answer};
-use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
+use crate::ledger::{self, Answer, Cause, Finish, Finished, Record, State, Stored};
 use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
@@ -784,20 +784,19 @@ impl WriteIdentity {
     }
 }
 
-/// A recorded answer, for a repeat: as it was, with a report of now (standards I-9, MCP-47).
-pub fn recorded_answer(
+/// What a recorded entry's report says now: its undo's deadline may have passed since, or another
+/// entry come in its way.
+pub fn recorded_report(
     shared: &Shared,
     write: &Write,
     entry: EntryId,
-    stored: Stored,
+    record: &Record,
     superseded: Option<EntryId>,
-) -> (Response<Body>, Option<HeaderValue>) {
-    let record = &stored.record;
+) -> Report {
     let mut report = write.report();
     report.entry = Some(entry);
     report.ledger_id = Some(record.prior.ledger_id.clone());
     report.idempotency_key = record.key_sent.then(|| record.prior.ledger_id.clone());
-    report.replayed = true;
     report.outcome = (record.prior.state == State::Accepted).then_some(Outcome::Accepted);
     if let Some(finish) = &record.finish {
         report.verdict = finish.verdict;
@@ -814,6 +813,19 @@ pub fn recorded_answer(
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
     }
+    report
+}
+
+/// A recorded answer, for a repeat: as it was, with a report of now (standards I-9, MCP-47).
+pub fn recorded_answer(
+    shared: &Shared,
+    write: &Write,
+    entry: EntryId,
+    stored: Stored,
+    superseded: Option<EntryId>,
+) -> (Response<Body>, Option<HeaderValue>) {
+    let mut report = recorded_report(shared, write, entry, &stored.record, superseded);
+    report.replayed = true;
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
     report.staged = staged_again(shared, write, &answer);

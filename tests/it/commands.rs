@@ -126,3 +126,23 @@ fn a_bad_policy_or_setting_is_fatal_and_says_where() {
     let log = home.log();
     assert!(log.contains("5:15") || log.contains("clas"), "{log}");
 }
+
+#[test]
+fn a_repeat_of_a_settled_call_is_told_what_became_of_it_although_there_is_no_answer_to_give() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    let entry = lose(&home, &mut agent, "v1");
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "it is there"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let again = agent.post("/releases", &[("effect-confirm", "true")], r#"{"tag":"v1"}"#);
+
+    assert_eq!((again.status, again.code().as_str()), (409, "answer_not_kept"));
+    let report = again.report();
+    assert_eq!(report["entry"], entry);
+    assert_eq!(report["outcome"], "accepted");
+    assert_eq!(report["refused"], "answer_not_kept");
+    assert_eq!(upstream.count("POST"), 1);
+}

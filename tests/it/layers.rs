@@ -28,6 +28,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("config", 5),
     ("cli", 8),
     ("demo", 7),
+    ("prove", 7),
     ("lib", 8),
     ("main", 8),
 ];
