@@ -95,8 +95,8 @@ pub(super) const FINISH_STEPS: &str = "INSERT INTO takeback.history (seq, entry,
      upstream_status, upstream_id, undo, undo_mark, compensate, deadline_ms, undo_unavailable, \
      status, headers, body, detail)";
 
-pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2, version = $3, \
-     due_ms = CASE WHEN $2 = 4 AND lookup IS NOT NULL THEN $4::int8 END WHERE id = $1";
+pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2::int2, version = $3, \
+     due_ms = CASE WHEN $2::int2 = 4 AND lookup IS NOT NULL THEN $4::int8 END WHERE id = $1";
 
 pub(super) const SETTLE: &str = "UPDATE takeback.entry SET state = $2, version = $3, finished_ms = $4, \
      kept = false, cause = $5, due_ms = NULL WHERE id = $1";
