@@ -42,10 +42,11 @@ use crate::call::payload::Budget;
 use crate::call::spans::{Spans, SpansError};
 use crate::clock::Clock;
 use crate::config::{AdminNetwork, Config};
-use crate::ledger::{Filter, Ledger, OpenError, Options, Place, ReadOnly, Recovered};
+use crate::ledger::{Ledger, OpenError, Options, Place, ReadOnly, Recovered};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
@@ -413,8 +414,8 @@ fn build_on(
         watch,
         asks,
         admin: Admin {
+            fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
             shared,
-            upstream: Upstream::new(upstream, tasks),
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
@@ -464,12 +465,8 @@ fn open_admin(
 
 /// The newest time that the ledger knows, or 0: time does not start before it.
 fn newest_ms(ledger: &Place) -> i64 {
-    let filter = Filter { limit: 1, ..Filter::default() };
-    let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
-    let records = newest.unwrap_or_default();
-    let times =
-        records.iter().map(|record| record.prior.finished_ms.unwrap_or(0).max(record.attempted_ms));
-    times.max().unwrap_or(0)
+    // A ledger that does not read is told when it is opened.
+    ReadOnly::newest_ms(ledger).unwrap_or(0)
 }
 
 /// Loads the first policy.
@@ -509,12 +506,14 @@ fn settings(config: &Config) -> Settings {
             idle: timeouts.idle,
             total: timeouts.total,
         },
+        first_look: timeouts.lookup,
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
         spans: None,
         mcp: McpSettings {
+            path: config.mcp.paths.first().cloned().unwrap_or_else(|| "/mcp".to_owned()),
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,
             call_route: config.mcp.call_route,

@@ -310,6 +310,9 @@ struct ListArgs {
 struct ShowArgs {
     /// The entry's id, as reports and lists show it
     entry: String,
+    /// Its receipt: who allowed it, how it was sent, and what proves it; without arguments and values
+    #[arg(long)]
+    receipt: bool,
     #[command(flatten)]
     place: PlaceArgs,
     /// How it is written
@@ -375,8 +378,9 @@ enum Decision {
 
 #[derive(Debug, Args)]
 struct ReconcileArgs {
-    /// One run: each unknown entry is looked up once
-    #[arg(long, required = true)]
+    /// One run: each unknown entry is looked up once. Without it they are looked up again and again,
+    /// and told as they settle, until none is left that a lookup can settle
+    #[arg(long)]
     once: bool,
     #[command(flatten)]
     socket: SocketArgs,
@@ -587,7 +591,8 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             ledger::list(&places(args.place, None)?.ledger, &list)
         }
         Command::Ledger(LedgerCommand::Show(args)) => {
-            ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
+            let what = if args.receipt { ledger::What::Receipt } else { ledger::What::Entry };
+            ledger::show(&places(args.place, None)?.ledger, &args.entry, what, args.format)
         }
         Command::Ledger(LedgerCommand::Export(args)) => {
             let export = export::Export {
@@ -605,7 +610,10 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let socket = socket(args.socket)?;
             remote::settle(&socket, &args.entry, outcome, &args.why, args.format)
         }
-        Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
+        Command::Reconcile(args) => {
+            let runs = if args.once { remote::Runs::One } else { remote::Runs::UntilSettled };
+            remote::reconcile(&socket(args.socket)?, runs, args.format)
+        }
         Command::Prove(args) => {
             let faults = prove::faults(&args.faults)?;
             let options = Options { writes: args.writes, faults, ledger: args.ledger };

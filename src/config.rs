@@ -151,6 +151,9 @@ pub struct TimeoutsConfig {
     pub idle: Duration,
     /// The whole call. Default 300000 ms: a lookup that finds nothing counts only after it.
     pub total: Duration,
+    /// How long after an outcome became unknown its lookup is first made; later ones come after twice
+    /// that and so on, up to an hour. Default 5000 ms: most upstreams show an effect by then.
+    pub lookup: Duration,
     /// From the first byte of a request's head to its last. Default 10000 ms.
     pub request_head: Duration,
     /// Between two pieces of a request's body. Default 30000 ms.
@@ -620,6 +623,7 @@ fn timeouts(reader: &mut Reader) -> TimeoutsConfig {
         head: clock("timeouts.head_ms", 60_000, 1..=DAY_MS),
         idle: clock("timeouts.idle_ms", 60_000, 1..=DAY_MS),
         total: clock("timeouts.total_ms", 300_000, 1..=DAY_MS),
+        lookup: clock("timeouts.lookup_ms", 5_000, 1..=DAY_MS),
         request_head: clock("timeouts.request_head_ms", 10_000, 100..=600_000),
         request_idle: clock("timeouts.request_idle_ms", 30_000, 100..=600_000),
         keep_alive: clock("timeouts.keep_alive_ms", 75_000, 61_000..=DAY_MS),

@@ -179,6 +179,8 @@ words! {
         Finish = "finish",
         /// A heartbeat row.
         Heartbeat = "heartbeat",
+        /// What was learned of a finished entry.
+        Verify = "verify",
     }
 }
 
@@ -187,6 +189,8 @@ words! {
     ReconcileResult {
         /// The effect, once.
         Found = "found",
+        /// The effect, more than once: a person must look.
+        FoundMany = "found_many",
         /// Nothing, and that counts.
         NotFound = "not_found",
         /// It could not tell.

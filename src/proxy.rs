@@ -49,8 +49,9 @@ use crate::pipeline::audit;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::record::Record;
-use crate::pipeline::replay::Replay;
+use crate::pipeline::replay::{Looks, Replay};
 use crate::pipeline::select::Select;
 use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
@@ -103,6 +104,8 @@ pub fn stack(
     ));
     // Reads of the upstream's tools, for the steps that must know one.
     let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    // Reads of our own: what became of a lost call, what was there before a call.
+    let fetch = Fetch { shared: shared(), upstream: cx.upstream.clone() };
     let dispatch =
         Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     // What a read is past `select`: no entry, no confirmation, the same settling and sending.
@@ -114,7 +117,7 @@ pub fn stack(
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
         .layer(step(Select { shared: shared(), ask: ask.clone(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
-        .layer(step(Replay { shared: shared() }))
+        .layer(step(Replay { shared: shared(), fetch: fetch.clone(), looks: Looks::default() }))
         // Before confirm: what is confirmed is what is sent, the draft.
         .layer(step(StageForm { shared: shared(), ask: ask.clone() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
@@ -122,7 +125,7 @@ pub fn stack(
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
-        .layer(step(Record { shared: shared() }))
+        .layer(step(Record { shared: shared(), fetch }))
         // Inside record's task: an outcome is settled even if the agent has left.
         .layer(step(Settle { shared: shared() }))
         // Never fails: a lost answer is an observation.

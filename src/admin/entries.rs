@@ -47,6 +47,8 @@ pub struct EntryJson {
     deadline_ms: Option<i64>,
     undo_unavailable: Option<String>,
     lookup: Option<Box<RawValue>>,
+    due_at: Option<String>,
+    tries: u32,
 }
 
 impl EntryJson {
@@ -89,6 +91,8 @@ impl EntryJson {
             deadline_ms: finish.and_then(|finish| finish.deadline_ms),
             undo_unavailable: finish.and_then(|finish| finish.undo_unavailable.clone()),
             lookup: raw(prior.lookup.as_ref()),
+            due_at: record.due_ms.map(time),
+            tries: record.tries,
         }
     }
 }
@@ -148,6 +152,9 @@ struct StepJson {
     cause: Option<&'static str>,
     who: Option<String>,
     why: Option<String>,
+    noted: Option<&'static str>,
+    verdict: Option<&'static str>,
+    detail: Option<Box<RawValue>>,
 }
 
 impl StepJson {
@@ -160,6 +167,9 @@ impl StepJson {
             cause: step.cause.map(|cause| cause.as_str()),
             who: step.who.clone(),
             why: step.why.clone(),
+            noted: step.noted.map(|noted| noted.as_str()),
+            verdict: step.verdict.map(|verdict| verdict.as_str()),
+            detail: step.detail.clone().and_then(|text| RawValue::from_string(text).ok()),
         }
     }
 }

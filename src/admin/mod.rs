@@ -10,6 +10,7 @@
 //! | `GET /api/v1/openapi.json` | all this, as OpenAPI 3.1 |
 //! | `GET /api/v1/entries?state=&operation=&principal=&task=&since=&before=&limit=` | lists entries, newest first; `next` is the next page's `before` |
 //! | `GET /api/v1/entries/{id}` | one entry, its history and its whole report |
+//! | `GET /api/v1/entries/{id}/receipt` | who allowed it, how it was sent, what proves it |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
 //! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
 //! | `GET /api/v1/undo?task=` | what taking a task back would be |
@@ -28,6 +29,7 @@ pub mod entries;
 pub mod health;
 pub mod listen;
 pub mod policy;
+pub mod receipt;
 mod undo;
 
 use std::sync::Arc;
@@ -50,12 +52,13 @@ use crate::contract::key::{EntryId, OperationId};
 use crate::http::reply::problem_json;
 use crate::ledger::{Filter, LedgerError, OpenError, Place, ReadOnly, State as EntryState};
 use crate::pipeline::Shared;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::reconcile::{Reconciled, reconcile_once};
-use crate::upstream::Upstream;
 
 use auth::Who;
 use entries::{EntryJson, ShownJson};
 use health::Health;
+use receipt::Receipt;
 
 /// The longest body of a request.
 const MAX_BODY: usize = 64 * 1024;
@@ -71,8 +74,8 @@ pub const LIST: (usize, usize) = (100, 1000);
 pub struct Admin {
     /// What all workers share.
     pub shared: Arc<Shared>,
-    /// Connections for lookups; those of calls belong to the workers.
-    pub upstream: Upstream,
+    /// Makes lookups, on connections of its own; those of calls belong to the workers.
+    pub fetch: Fetch,
     /// Where the ledger is, for reading beside its writer.
     pub ledger: Place,
     /// One run of lookups at a time: two would ask everything twice.
@@ -94,6 +97,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/api/v1/entries", get(list))
         .route("/api/v1/entries/{id}", get(show))
+        .route("/api/v1/entries/{id}/receipt", get(receipt))
         .route("/api/v1/entries/{id}/settle", post(settle))
         .route("/api/v1/entries/{id}/undone", post(undo::undone))
         .route("/api/v1/undo", get(undo::planned))
@@ -189,6 +193,7 @@ impl From<LedgerError> for Failure {
     fn from(error: LedgerError) -> Self {
         let (status, code) = match error {
             LedgerError::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            LedgerError::Changed => (StatusCode::CONFLICT, "changed"),
             LedgerError::NotUnknown { .. } => (StatusCode::CONFLICT, "not_unknown"),
             LedgerError::Refused => (StatusCode::CONFLICT, "refused"),
             LedgerError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable"),
@@ -328,6 +333,15 @@ async fn shown(admin: &Admin, id: &str) -> Result<ShownJson, Failure> {
     shown.as_ref().map(ShownJson::of).ok_or_else(Failure::not_found)
 }
 
+async fn receipt(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let receipt = async || -> Result<Receipt, Failure> {
+        let entry = EntryId::parse(&id).ok_or_else(Failure::not_found)?;
+        let shown = read(&admin, move |ledger| ledger.show(entry)).await?;
+        shown.as_ref().map(Receipt::of).ok_or_else(Failure::not_found)
+    };
+    answer(receipt().await)
+}
+
 /// Reads the ledger on a connection and a thread of their own.
 async fn read<T: Send + 'static>(
     admin: &Admin,
@@ -424,7 +438,7 @@ async fn reconcile(State(admin): State<Arc<Admin>>) -> Response {
         let message = "another run of lookups is under way";
         return Failure::new(StatusCode::CONFLICT, "in_progress", message).into_response();
     };
-    let run = reconcile_once(&admin.shared, &admin.upstream).await;
+    let run = reconcile_once(&admin.fetch).await;
     answer(match run {
         Ok(run) => Ok(Run { reconciled: run.into_iter().map(Into::into).collect() }),
         Err(error) => Err(error.into()),

@@ -1,7 +1,9 @@
 //! The admin routes that `takeback undo` is made of: the plan of a task, and the word that an entry was
 //! taken back by a call of another principal.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -17,7 +19,8 @@ use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
 use crate::ledger::{Filter, ReadOnly};
-use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, plan};
+use crate::pipeline::reconcile::is_gone;
+use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
 
 #[derive(Serialize)]
 struct PlanJson {
@@ -94,6 +97,22 @@ impl From<Call> for CallJson {
     }
 }
 
+/// How long a plan's effects are looked for; whoever asked for the plan is waiting.
+const LOOKS: Duration = Duration::from_secs(20);
+
+/// How many of its effects are looked for, the newest.
+const MAX_LOOKS: usize = 64;
+
+/// An effect that its own lookup does not show any more is not there to be taken back.
+async fn look(admin: &Admin, planned: &mut [Planned]) {
+    let available = planned.iter_mut().filter(|planned| planned.standing == Standing::Available);
+    for planned in available.take(MAX_LOOKS) {
+        if is_gone(&admin.fetch, &planned.record).await {
+            planned.supersede("its lookup does not show its effect any more".to_owned());
+        }
+    }
+}
+
 /// `GET /api/v1/undo?task=T`
 pub(super) async fn planned(
     State(admin): State<Arc<Admin>>,
@@ -121,13 +140,28 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
             // One that is gone by now was not there when the plan was made.
             shown.extend(ledger.show(record.prior.entry)?);
         }
-        Ok(shown)
+        // Newer writes of the task are taken back first, and the calls that do it are no obstacles.
+        let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
+        let mut later = HashMap::new();
+        for entry in &own {
+            if let Some(by) = ledger.superseded(*entry, &own)? {
+                later.insert(*entry, by);
+            }
+        }
+        Ok((shown, later))
     };
-    let mut shown = read(admin, reading).await?;
+    let (mut shown, later) = read(admin, reading).await?;
     let truncated = shown.len() > MAX_ENTRIES;
     shown.truncate(MAX_ENTRIES);
     let live = admin.shared.policies.load();
-    let planned = plan(shown, &live, admin.shared.clock.now_ms());
+    let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
+    for planned in planned.iter_mut().filter(|planned| planned.standing == Standing::Available) {
+        if let Some(by) = later.get(&planned.record.prior.entry) {
+            planned.supersede(format!("entry {by} came after it"));
+        }
+    }
+    // Dropping what is not looked up in time leaves it as the ledger knows it.
+    let _in_time = tokio::time::timeout(LOOKS, look(admin, &mut planned)).await;
     Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
 }
 

@@ -23,6 +23,7 @@ use crate::config::{DrainConfig, Source};
 use crate::ledger::Tally;
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
+use crate::pipeline::reconcile::background;
 use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
@@ -126,6 +127,7 @@ impl Control {
         let admin_network = parts.admin_network;
         let Parts { workers, draining, drain, end, times, source, .. } = parts;
         let shared = Arc::clone(&admin.shared);
+        let fetch = admin.fetch.clone();
         let reload = Reload {
             shared: Arc::clone(&shared),
             health: health.clone(),
@@ -162,6 +164,7 @@ impl Control {
         }));
         let upkeep = upkeep(Arc::clone(&shared), health.clone());
         vital(&tasks, &health, "upkeep", upkeep);
+        vital(&tasks, &health, "lookups", background::run(fetch));
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;

@@ -41,11 +41,44 @@ pub(super) fn settle(
     Ok(exit::OK)
 }
 
-/// Has every unknown entry looked up once.
-pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
-    let answer = request(socket, "/api/v1/reconcile", None)?;
-    let empty = Vec::new();
-    let entries = answer.get("reconciled").and_then(Value::as_array).unwrap_or(&empty);
+/// How often unknown entries are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// Once.
+    One,
+    /// Again and again, until no lookup can settle more.
+    UntilSettled,
+}
+
+/// How long it is waited between two runs.
+const BETWEEN_RUNS: Duration = Duration::from_secs(2);
+
+/// Has every unknown entry looked up.
+pub(super) fn reconcile(socket: &Path, runs: Runs, format: Format) -> Result<u8, Failure> {
+    loop {
+        let answer = request(socket, "/api/v1/reconcile", None)?;
+        let mut entries =
+            answer.get("reconciled").and_then(Value::as_array).cloned().unwrap_or_default();
+        let is = |entry: &Value, words: &[&str]| {
+            entry.get("result").and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+        };
+        let open = ["absent", "inconclusive", "not_recorded"];
+        let is_last = runs == Runs::One || !entries.iter().any(|entry| is(entry, &open));
+        if !is_last {
+            // What is as open as before is told once, by the last run.
+            entries.retain(|entry| !is(entry, &open) && !is(entry, &["no_lookup", "found_many"]));
+        }
+        if is_last || !entries.is_empty() {
+            told(&entries, format)?;
+        }
+        if is_last {
+            return Ok(exit::OK);
+        }
+        std::thread::sleep(BETWEEN_RUNS);
+    }
+}
+
+fn told(entries: &[Value], format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
             for entry in entries {
@@ -76,7 +109,7 @@ pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
             out::print(&out::table(&names, &rows, out::is_coloured()))?;
         }
     }
-    Ok(exit::OK)
+    Ok(())
 }
 
 /// How far `drain` goes.

@@ -38,6 +38,7 @@ pub const MEMBERS: &[&str] = &[
     "timeouts.head_ms",
     "timeouts.idle_ms",
     "timeouts.total_ms",
+    "timeouts.lookup_ms",
     "timeouts.request_head_ms",
     "timeouts.request_idle_ms",
     "timeouts.keep_alive_ms",

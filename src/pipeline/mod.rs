@@ -27,14 +27,18 @@ pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
+pub mod fetch;
 pub mod foresee;
+pub mod image;
 pub mod live;
+pub mod proof;
 pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
 pub mod rounds;
 pub mod select;
+pub mod session;
 pub mod settle;
 pub mod stage;
 pub mod step;
@@ -111,6 +115,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Clocks.
     pub timeouts: Timeouts,
+    /// How long after an outcome became unknown its lookup is first made.
+    pub first_look: Duration,
     /// The name that this process has in `Via`.
     pub pseudonym: String,
     /// The upstream's authority, for `Host`.
@@ -128,6 +134,8 @@ pub struct Settings {
 /// What the steps are told of MCP.
 #[derive(Clone, Debug)]
 pub struct McpSettings {
+    /// Where the upstream speaks MCP, for calls of our own.
+    pub path: String,
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
     /// What becomes of the reports that the upstream sends.
@@ -141,6 +149,7 @@ pub struct McpSettings {
 impl Default for McpSettings {
     fn default() -> Self {
         Self {
+            path: "/mcp".to_owned(),
             trust_annotations: false,
             reports: Reports::Replace,
             call_route: CallRoute::Bridge,
@@ -474,6 +483,8 @@ pub struct Fresh {
     pub continued: Option<Key>,
     /// The accepted entry that it takes back.
     pub undoes: Option<EntryId>,
+    /// When the entry that it continues began first; milliseconds since 1970.
+    pub first_ms: Option<i64>,
 }
 
 impl Fresh {

@@ -476,7 +476,10 @@ impl<R> Select<R> {
         let choice = match live.snapshot.find_tool(call.name()) {
             Some(group) => {
                 let request = Request::Arguments(call.arguments());
-                choose(&Found::One(group), &Scope { request, response: None, key: None })
+                choose(
+                    &Found::One(group),
+                    &Scope { before: None, request, response: None, key: None },
+                )
             }
             None => Choice::Undeclared { strictest: None },
         };
@@ -600,7 +603,8 @@ impl<R> Select<R> {
         let choice = match groups {
             [] => Choice::Undeclared { strictest: None },
             [group] => {
-                let scope = Scope { request: doc.request(), response: None, key: None };
+                let scope =
+                    Scope { before: None, request: doc.request(), response: None, key: None };
                 choose(&Found::One(group), &scope)
             }
             groups => choose_among(groups, head, doc),
@@ -796,7 +800,7 @@ pub(super) fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestD
     for group in groups {
         let params = parameters(std::slice::from_ref(group), head.path());
         let own = RequestDoc::new(&params, head.query(), &head.headers, doc.body.clone());
-        let scope = Scope { request: own.request(), response: None, key: None };
+        let scope = Scope { before: None, request: own.request(), response: None, key: None };
         match choose(&Found::One(group), &scope) {
             Choice::Declared(served) => {
                 let is_worse =
@@ -877,11 +881,17 @@ fn request_place(path: &Path) -> Option<(String, Vec<String>)> {
 
 fn assertions(operation: &Operation) -> impl Iterator<Item = &Assertion> {
     use crate::contract::operation::Verification;
+    use crate::contract::plan::Stage;
     let bound = match &operation.verification {
         Verification::ResponseBinding { assertions, .. } => assertions.as_slice(),
-        Verification::None | Verification::Plan => &[],
+        Verification::None | Verification::Plan(_) => &[],
     };
-    operation.rejected_if.iter().chain(bound)
+    let staged: &[Stage] = match &operation.verification {
+        Verification::Plan(plan) => &plan.stages,
+        Verification::None | Verification::ResponseBinding { .. } => &[],
+    };
+    let staged = staged.iter().flat_map(|stage| &stage.assertions);
+    operation.rejected_if.iter().chain(bound).chain(staged)
 }
 
 fn assertion_place(assertion: &Assertion) -> Option<(String, Vec<String>)> {

@@ -27,13 +27,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::audit;
 use super::dispatch::Observation;
+use super::image::Image;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
 use super::{Attempt, Carried, Form, Read, Recorded, Reply, Shared, Write};
 use crate::call::Payload;
 use crate::call::payload::{Body, Collected, Partial, Prefix, Trailers, collect_prefix};
-use crate::contract::class::{Class, Disposition, Outcome};
+use crate::contract::class::{Class, Disposition, Outcome, Verdict};
 use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
 use crate::contract::path::Scope;
@@ -50,8 +51,8 @@ use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 use notice::Notice;
-pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
+pub use outcome::{IF_UNCHANGED, is_what_it_says};
 pub use waiting::rearm;
 
 /// See the module's page.
@@ -107,6 +108,7 @@ impl Step for Settle {
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
+                    before: recorded.before().cloned(),
                     agent: recorded.agent().clone(),
                 });
                 let own = Arc::clone(&case);
@@ -280,6 +282,7 @@ struct Case {
     carried: Arc<Carried>,
     after_unknown: bool,
     undoes: Option<UndoKind>,
+    before: Option<Arc<Image>>,
     agent: super::Agent,
 }
 
@@ -732,7 +735,11 @@ fn finish_bare(
     disposition: Disposition,
 ) {
     if !identity.is_unrecorded {
-        let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
+        let now_ms = shared.clock.now_ms();
+        let mut finish = bare_finish(identity, state, cause, disposition, now_ms);
+        if state == State::Unknown {
+            finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
+        }
         let _kept = shared.ledger.finish(finish);
     }
     audit::ended(&audit::Ended {
@@ -755,8 +762,9 @@ fn finish_bare(
 fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
     let identity = Identity { entry, attempt, is_unrecorded: false };
     let now_ms = shared.clock.now_ms();
-    let finish =
+    let mut finish =
         bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
+    finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
     let _kept = shared.ledger.finish(finish);
     tracing::info!(
         event = "expired",
@@ -791,6 +799,8 @@ fn bare_finish(
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms,
     }
 }
@@ -852,8 +862,15 @@ impl WriteIdentity {
     }
 }
 
-/// What a recorded entry's report says now: its undo's deadline may have passed since.
-pub fn recorded_report(shared: &Shared, write: &Write, entry: EntryId, record: &Record) -> Report {
+/// What a recorded entry's report says now: its undo's deadline may have passed since, or another
+/// entry come in its way.
+pub fn recorded_report(
+    shared: &Shared,
+    write: &Write,
+    entry: EntryId,
+    record: &Record,
+    superseded: Option<EntryId>,
+) -> Report {
     let mut report = write.report();
     report.entry = Some(entry);
     report.ledger_id = Some(record.prior.ledger_id.clone());
@@ -867,7 +884,9 @@ pub fn recorded_report(shared: &Shared, write: &Write, entry: EntryId, record: &
         report.undo_unavailable = finish.undo_unavailable.clone();
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
-        } else {
+        } else if let Some(later) = superseded {
+            report.undo_unavailable = Some(format!("superseded by entry {later}"));
+        } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
@@ -881,8 +900,9 @@ pub fn recorded_answer(
     write: &Write,
     entry: EntryId,
     stored: Stored,
+    superseded: Option<EntryId>,
 ) -> (Response<Body>, Option<HeaderValue>) {
-    let mut report = recorded_report(shared, write, entry, &stored.record);
+    let mut report = recorded_report(shared, write, entry, &stored.record, superseded);
     report.replayed = true;
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
@@ -922,7 +942,7 @@ fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Stage
     let draft = operation.draft.as_ref().filter(|_| write.control.stage)?;
     let now_ms = shared.clock.now_ms();
     let of = |response| {
-        let scope = Scope { request: write.request(), response, key: None };
+        let scope = Scope { before: None, request: write.request(), response, key: None };
         outcome::staged(&write.live, operation, draft, &scope, now_ms)
     };
     let doc = Doc::parse(answer.body.clone()).ok();

@@ -34,6 +34,8 @@ mod crash;
 mod database;
 /// The guided run of the binary.
 mod demo;
+/// Evidence after the answer, and states before the call.
+mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
@@ -62,6 +64,8 @@ mod mcp_rounds;
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.
 mod reload;
+/// Unknown outcomes that settle of themselves.
+mod settling;
 /// The policies for real APIs.
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
