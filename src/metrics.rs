@@ -7,7 +7,7 @@
 //!
 //! The recorder is owned, not global: two sidecars in one process (the tests) do not share counts. It
 //! cannot drop a series, so what has a value that passes (the policy's revision) is not in it but
-//! written beside it, as is what the system says of the process ([`host`]).
+//! written beside it, as is what the system says of the process (`host`).
 
 mod host;
 

@@ -11,7 +11,7 @@
 //!                                      (or when it became unknown)
 //! ```
 //!
-//! Three ask for it: the [background](background) of a running sidecar, with a backoff and a bound on
+//! Three ask for it: the [background] of a running sidecar, with a backoff and a bound on
 //! tries; a repeat of the call, with its own credential; and a person (`takeback reconcile`). Each look
 //! is one row of the entry's history, with when to look next, so a restart goes on where it was; and a
 //! row is written only if the entry is still where it was judged, so two at once do not decide twice.

@@ -1,11 +1,11 @@
 //! The lookups, and the reads that prove an effect, that a running sidecar makes of itself.
 //!
-//! Every [`TICK`] it takes what is due in the ledger, at most [`PER_TICK`] entries, the one due longest
-//! first, and looks at [`LANES`] of them at a time. What is due, and how often it was looked at, stands
+//! Every `TICK` it takes what is due in the ledger, at most `PER_TICK` entries, the one due longest
+//! first, and looks at `LANES` of them at a time. What is due, and how often it was looked at, stands
 //! in the ledger: nothing is lost with the process, and nothing is kept here.
 //!
 //! An entry is first due `timeouts.lookup_ms` after its outcome became unknown; then after twice that,
-//! and so on up to [`MAX_DELAY_MS`], each delay shortened by up to a half at random, so that what was
+//! and so on up to `MAX_DELAY_MS`, each delay shortened by up to a half at random, so that what was
 //! lost together is not looked up together. An absence that does not count yet is looked up again when
 //! it does. While the ledger takes no writes nothing is looked up: it could not be recorded.
 
