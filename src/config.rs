@@ -15,6 +15,7 @@
 mod given;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -238,11 +239,17 @@ impl Config {
     }
 }
 
-/// Where the settings of a process came from.
-#[derive(Clone, Debug, Default)]
+/// Where the settings of a process came from. Its `Debug` shows none of them.
+#[derive(Clone, Default)]
 pub struct Source {
     sources: Sources,
     given: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("sources", &self.sources).finish_non_exhaustive()
+    }
 }
 
 impl Source {
