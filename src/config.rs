@@ -15,7 +15,6 @@
 mod given;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -239,16 +238,17 @@ impl Config {
     }
 }
 
-/// Where the settings of a process came from. Its `Debug` shows none of them.
+/// Where the settings of a process came from.
 #[derive(Clone, Default)]
 pub struct Source {
     sources: Sources,
     given: BTreeMap<&'static str, Vec<String>>,
 }
 
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("sources", &self.sources).finish_non_exhaustive()
+impl std::fmt::Debug for Source {
+    /// Shows no value: one may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source(..)")
     }
 }
 

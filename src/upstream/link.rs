@@ -175,8 +175,8 @@ impl Source for Link {
 
 /// The connection's own half, which reads and writes the socket.
 pub(super) struct Wire {
-    connection: Connection<TokioIo<Transport>, Body>,
-    is_ended: bool,
+    /// None once it has ended: only its drop hands back a request that it had not begun to write.
+    connection: Option<Connection<TokioIo<Transport>, Body>>,
     pub(super) signal: Arc<Signal>,
     of_driver: Waker,
     of_taker: Waker,
@@ -186,7 +186,7 @@ impl Wire {
     fn new(connection: Connection<TokioIo<Transport>, Body>) -> Self {
         let signal = Signal::new();
         let (of_driver, of_taker) = (signal.of_driver(), signal.of_taker());
-        Self { connection, is_ended: false, signal, of_driver, of_taker }
+        Self { connection: Some(connection), signal, of_driver, of_taker }
     }
 
     /// Polls for what the connection gives, and drives it as far as that takes.
@@ -220,12 +220,10 @@ impl Wire {
     }
 
     fn drive(&mut self) {
-        if self.is_ended {
-            return;
-        }
-        let polled = Pin::new(&mut self.connection).poll(&mut Context::from_waker(&self.of_driver));
+        let Some(connection) = &mut self.connection else { return };
+        let polled = Pin::new(connection).poll(&mut Context::from_waker(&self.of_driver));
         if let Poll::Ready(ended) = polled {
-            self.is_ended = true;
+            self.connection = None;
             if let Err(error) = ended {
                 tracing::debug!(%error, "an upstream connection ended");
             }
