@@ -133,8 +133,8 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The places that values come from.
-#[derive(Clone, Debug, Default)]
+/// The places that values come from. Their `Debug` shows no value: a password may be among them.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// Flags: the setting's name, the flag as it is written, and its value. A list's flag is given
     /// once per element.
@@ -143,6 +143,13 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// The file, and its text.
     pub file: Option<(PathBuf, String)>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_ref().map(|(path, _)| path);
+        f.debug_struct("Sources").field("file", &file).finish_non_exhaustive()
+    }
 }
 
 impl Sources {
