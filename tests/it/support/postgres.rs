@@ -182,7 +182,7 @@ fn watch(base: &Path, users: &Path) {
         .map(|word| format!("'{}'", word.to_string_lossy()))
         .collect();
     let script = format!(
-        "(exec 9>>'{}'; while sleep 5; do flock -n -x 9 && {{ {}; rm -rf '{}'; exit; }}; done) &",
+        "(exec 9>>'{}'; while sleep 20; do flock -n -x 9 && {{ {}; rm -rf '{}'; exit; }}; done) &",
         users.display(),
         words.join(" "),
         base.display(),
