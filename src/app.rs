@@ -266,6 +266,9 @@ fn build(
     health.waits_for(Some("the ledger"));
     let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
     health.ledger(Ok(()));
+    if let Some(file) = config.ledger.file() {
+        metrics.watch_volume(file);
+    }
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
@@ -351,7 +354,9 @@ fn build_on(
         keep_alive: config.timeouts.keep_alive,
         ..server::Limits::default()
     };
-    let upstream = upstream::Config::new(config.upstream.authority.clone());
+    let mut upstream = upstream::Config::new(config.upstream.authority.clone());
+    // A stream keeps its connection while it rests, and all of them may be with one worker.
+    upstream.connections = upstream.connections.max(config.limits.inflight);
     let listeners =
         server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
     let data = listeners.first().map_or(config.listen, server::Listener::address);

@@ -9,6 +9,7 @@ mod check;
 mod diff;
 mod exit;
 mod explain;
+mod export;
 mod import;
 mod ledger;
 mod out;
@@ -26,6 +27,7 @@ use crate::app;
 use crate::config::{Config, PASSWORD, Places, Sources};
 use crate::contract::key::EntryId;
 use crate::demo;
+use crate::files;
 use crate::policy::JSON_SCHEMA;
 use crate::prove::Options;
 
@@ -263,6 +265,8 @@ enum LedgerCommand {
     List(ListArgs),
     /// Show one entry and its history
     Show(ShowArgs),
+    /// Write every entry, newest first, for an archive or another tool
+    Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -295,6 +299,37 @@ struct ShowArgs {
     /// How it is written
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
+struct ExportArgs {
+    /// Only entries newer than this one: the first of the export before
+    #[arg(long, value_name = "ENTRY")]
+    since: Option<String>,
+    /// Only entries older than this one: the last line of an export that was interrupted
+    #[arg(long, value_name = "ENTRY")]
+    before: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How they are written
+    #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
+    format: ExportFormat,
+}
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  takeback ledger export > ledger.jsonl
+  takeback ledger export --format csv > ledger.csv
+  takeback ledger export --since 019b0000-0000-7000-8000-000000000000 >> more.jsonl";
+
+/// How an export is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ExportFormat {
+    /// One row per entry
+    Csv,
+    /// One JSON object per line, with the entry's history
+    Jsonl,
 }
 
 #[derive(Debug, Args)]
@@ -500,6 +535,14 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Ledger(LedgerCommand::Show(args)) => {
             ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
         }
+        Command::Ledger(LedgerCommand::Export(args)) => {
+            let export = export::Export {
+                since: args.since.as_deref(),
+                before: args.before.as_deref(),
+                format: args.format,
+            };
+            export::run(&places(args.place, None)?.ledger, &export)
+        }
         Command::Settle(args) => {
             let outcome = match args.outcome {
                 Decision::Accepted => "accepted",
@@ -592,7 +635,7 @@ fn sources(
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
+    files::read_text(path, files::MAX_SETTINGS).map_err(|error| {
         let message = format!("the file of settings {} cannot be read: {error}", path.display());
         Failure::new(exit::CONFIG, with_help(&message, "give another --config"))
     })

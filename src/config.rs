@@ -23,6 +23,7 @@ use http::{HeaderName, HeaderValue, header};
 
 use crate::contract::class::Mode;
 use crate::contract::json::MAX_TEXT;
+use crate::files;
 use crate::http::headers as own_headers;
 use crate::http::target::oddity;
 use crate::ledger::{Address, Place};
@@ -303,7 +304,7 @@ fn upstream(reader: &mut Reader) -> Option<UpstreamConfig> {
     if let Some(path) = reader.path("upstream.headers_file") {
         let origin =
             reader.list("upstream.headers_file").map_or(Origin::Nowhere, |given| given.origin);
-        match std::fs::read_to_string(&path) {
+        match files::read_text(&path, files::MAX_SETTINGS) {
             Ok(text) => headers = upstream_headers(reader, &path, &text),
             Err(error) => {
                 let what = format!("{} cannot be read: {error}", path.display());
@@ -372,7 +373,7 @@ const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
 /// Each line that is no header, or one that the proxy sets itself. No value is shown.
 pub fn headers_file(path: &Path) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigErrors> {
     let mut reader = Reader::new(Sources::default());
-    let headers = match std::fs::read_to_string(path) {
+    let headers = match files::read_text(path, files::MAX_SETTINGS) {
         Ok(text) => upstream_headers(&mut reader, path, &text),
         Err(error) => {
             let what = format!("{} cannot be read: {error}", path.display());

@@ -40,7 +40,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `contract` (pure), `clock`, `tasks` |
+//! | 0 | `contract` (pure), `clock`, `files`, `tasks` |
 //! | 1 | `policy`, `ledger`, `mcp`, `metrics` |
 //! | 2 | `call` |
 //! | 3 | `http`, `upstream`, `server`, `admit` |
@@ -76,6 +76,7 @@ pub mod clock;
 pub mod config;
 pub mod contract;
 pub mod demo;
+pub mod files;
 pub mod http;
 pub mod ledger;
 pub mod mcp;

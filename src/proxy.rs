@@ -127,7 +127,7 @@ pub fn stack(
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, ask, pipeline }) })
+        .service(Codec { edge: Arc::new(Edge { cx: Arc::new(cx.clone()), hop, ask, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
@@ -143,7 +143,7 @@ impl<P> Clone for Codec<P> {
 
 /// What all calls of one worker use.
 struct Edge<P> {
-    cx: Context,
+    cx: Arc<Context>,
     hop: Arc<Hop>,
     ask: Ask,
     pipeline: P,
@@ -151,7 +151,7 @@ struct Edge<P> {
 
 type EdgeFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = EdgeFuture;
@@ -184,7 +184,7 @@ enum Asks {
     Round,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
@@ -229,7 +229,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             return Response::new(Body::empty());
         }
         let payload = Payload::Http(body);
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        // One box from here to the upstream: its parts are large, and each step would move them.
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         self.written(answered, Voice::Http, permit, peer, began)
     }
@@ -293,7 +294,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Held { call, id, session }
         });
         let payload = Payload::Mcp(Box::new(call));
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         match (answered, held) {
             (Err(mut refused), Some(held)) if refused.question.is_some() => {
@@ -321,7 +322,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
         let budget: &Budget = &shared.budget;
         let limit = limits.request_body_bytes;
-        let collected = payload::collect(body, limit, budget, limits.request_idle).await;
+        let (idle, total) = (limits.request_idle, shared.settings.timeouts.total);
+        let collected = payload::collect_within(body, limit, budget, idle, total).await;
         let collected = collected.map_err(|error| {
             let refusal = match error {
                 CollectError::Broken(_) => Refusal::BodyBroken,
@@ -381,12 +383,13 @@ impl<P> Edge<P> {
         let common = shared.metrics.common();
         let spent = shared.clock.instant().saturating_duration_since(began);
         common.overhead.record(class, spent.saturating_sub(upstream).as_secs_f64());
-        let metrics = shared.metrics.clone();
-        let clock = shared.clock.clone();
+        // This worker's own handle: its count is no other worker's business.
+        let cx = Arc::clone(&self.cx);
         let body = std::mem::take(response.body_mut());
         let body = body.on_end(move |_| {
-            let elapsed = clock.instant().saturating_duration_since(began).as_secs_f64();
-            let common = metrics.common();
+            let shared = &cx.shared;
+            let elapsed = shared.clock.instant().saturating_duration_since(began).as_secs_f64();
+            let common = shared.metrics.common();
             let table = match transport {
                 Transport::Http => &common.duration_http,
                 Transport::Mcp => &common.duration_mcp,

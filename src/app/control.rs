@@ -80,7 +80,10 @@ impl Control {
                 return Ended { forced: 0 };
             }
         };
-        runtime.block_on(self.serve(signals))
+        let ended = runtime.block_on(self.serve(signals));
+        // A thread that still reads policy files, from a volume that hangs, holds nothing back.
+        runtime.shutdown_background();
+        ended
     }
 
     async fn serve(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {
@@ -233,6 +236,12 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
     loop {
         ticks.tick().await;
         shared.metrics.upkeep();
+        // Detached, and not of the runtime's pool: a volume that hangs must not keep the process.
+        let metrics = shared.metrics.clone();
+        let sampler = std::thread::Builder::new().name("sample".to_owned());
+        if let Err(error) = sampler.spawn(move || metrics.sample()) {
+            tracing::debug!(%error, "the process could not be sampled");
+        }
         let seen = shared.ledger.stats().commits;
         if commits.is_some_and(|commits| commits != seen) && shared.ledger.health().is_ok() {
             // Something was written since, which proves as much.

@@ -107,9 +107,26 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
             TEMPORARY,
             "one sidecar has one ledger: stop the other, or give this one another --ledger",
         ),
-        OpenError::Newer { .. } | OpenError::Older { .. } => (DATA, ""),
-        OpenError::Random => (SYSTEM, ""),
-        OpenError::Sql(_) | OpenError::Unusable(_) => (IO, ""),
+        OpenError::Lost { .. } => (
+            DATA,
+            "restore it from its backup; to begin with an empty one, which knows no key, no unknown \
+             outcome and no undo, remove what is named",
+        ),
+        OpenError::Newer { .. } => (DATA, "use the takeback that wrote it, or a later one"),
+        OpenError::Older { .. } => (DATA, "use the takeback that wrote it, or another --ledger"),
+        OpenError::Random => (SYSTEM, "is /dev/urandom there?"),
+        OpenError::ReadOnly => {
+            (IO, "copy the ledger with its -wal into a folder that may be written, and read that")
+        }
+        OpenError::Sql(error)
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
+        {
+            (DATA, "is it a ledger? keep the file for an inquiry, and give another --ledger")
+        }
+        OpenError::Sql(_) => {
+            (IO, "is it a file, not a folder, and may this user read it and what is beside it?")
+        }
+        OpenError::Unusable(_) => (IO, "look at its volume: is it there, writable and not full?"),
         OpenError::Unreachable(_) => (UNAVAILABLE, "does the database run, and at this address?"),
     }
 }

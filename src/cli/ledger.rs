@@ -17,7 +17,7 @@ pub(super) struct List<'a> {
     pub(super) format: Format,
 }
 
-fn open(place: &Place) -> Result<ReadOnly, Failure> {
+pub(super) fn open(place: &Place) -> Result<ReadOnly, Failure> {
     if let Some(path) = place.file()
         && let Err(error) = std::fs::metadata(path)
         && error.kind() == std::io::ErrorKind::NotFound
@@ -25,6 +25,11 @@ fn open(place: &Place) -> Result<ReadOnly, Failure> {
         let message = format!("there is no ledger at {place}");
         let help = "a sidecar makes one when it starts; point at it with --ledger FILE, \
                     TAKEBACK_LEDGER or --config FILE";
+        return Err(Failure::new(exit::DATA, with_help(&message, help)));
+    }
+    if place.file().is_some_and(std::path::Path::is_dir) {
+        let message = format!("{place} is a folder");
+        let help = "give the ledger's file in it: --ledger FOLDER/ledger.db";
         return Err(Failure::new(exit::DATA, with_help(&message, help)));
     }
     ReadOnly::open(place).map_err(|error| {
@@ -39,12 +44,16 @@ fn open(place: &Place) -> Result<ReadOnly, Failure> {
     })
 }
 
-fn unreadable(error: crate::ledger::LedgerError) -> Failure {
+pub(super) fn unreadable(error: crate::ledger::LedgerError) -> Failure {
     Failure::new(exit::IO, error.to_string())
 }
 
 /// Lists entries, newest first.
 pub(super) fn list(place: &Place, asked: &List<'_>) -> Result<u8, Failure> {
+    if asked.limit == 0 {
+        let message = with_help("--limit 0 lists nothing", "give 1 or more");
+        return Err(Failure::new(exit::USAGE, message));
+    }
     let state = asked.state.map(|state| {
         State::from_name(state).ok_or_else(|| {
             let states: Vec<&str> = State::ALL.iter().map(|state| state.as_str()).collect();
@@ -184,7 +193,7 @@ fn text(shown: &Shown, is_coloured: bool) -> String {
     text
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
+pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
     serde_json::to_string(value)
         .map_err(|error| Failure::new(exit::SOFTWARE, format!("no JSON could be written: {error}")))
 }

@@ -66,6 +66,8 @@ pub struct Reference {
     pub class: Class,
     /// How its body is written, if it has one.
     pub body_type: BodyType,
+    /// What its own path may hold.
+    pub allow: Allow,
 }
 
 /// The media type in which a target takes its body.

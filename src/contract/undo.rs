@@ -85,6 +85,9 @@ pub enum Unavailable {
         /// Its name.
         parameter: String,
     },
+    /// The path that comes out is one that is refused here.
+    #[error("its path would have a dot segment")]
+    Path,
     /// The target is not there to be called.
     #[error("operation {operation} is not served here")]
     NotServed {
@@ -286,6 +289,10 @@ fn fill(
                 let parameter = missing.unwrap_or_default().to_owned();
                 return Err(Unavailable::NoParameter { parameter });
             };
+            // Text beside a parameter may make one: `/.{name}` with `.`.
+            if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+                return Err(Unavailable::Path);
+            }
             for (position, (name, value)) in filled.query.iter().enumerate() {
                 path.push(if position == 0 { '?' } else { '&' });
                 path.push_str(name);
@@ -328,11 +335,11 @@ mod tests {
 
     use super::super::class::Class;
     use super::super::json::Doc;
-    use super::super::operation::{BodyType, LookupBy, Slot, TimeUnit};
+    use super::super::operation::{Allow, BodyType, LookupBy, Slot, TimeUnit};
     use super::super::template::Template;
     use super::*;
 
-    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a/b"},"query":{},
+    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a b"},"query":{},
         "header":{"authorization":"canary"}}"#;
     const BODY: &str = r#"{"title":"hi","password":"canary","card":{"number":"4","last4":"1"}}"#;
     const ANSWER: &str = r#"{"id":100,"big":9007199254740993,"nul":null,
@@ -347,6 +354,7 @@ mod tests {
             },
             class: Class::Irreversible,
             body_type: BodyType::Json,
+            allow: Allow::default(),
         }
     }
 
@@ -404,7 +412,7 @@ mod tests {
 
         let call = resolved(&follow_up, &[]).unwrap();
 
-        let path = "/repos/octo/a%2Fb/comments/100?v=9007199254740993&why=undo%20it";
+        let path = "/repos/octo/a%20b/comments/100?v=9007199254740993&why=undo%20it";
         assert_eq!(call.http, Some((http::Method::DELETE, path.to_owned())));
         assert_eq!(call.headers.len(), 1);
         assert_eq!(
@@ -501,6 +509,12 @@ mod tests {
                 "path.id (request.body.card) is no value for a path segment",
             ),
             ("path.id", "const \"..\"", "path.id (const) is no value for a path segment"),
+            (
+                "path.id",
+                "const \"feature/x\"",
+                "path.id (const) holds a slash, and the path of its call may not \
+                 (allow.encoded_slash)",
+            ),
             ("query.q", "request.body.card", "query.q (request.body.card) is no value for a query"),
             ("header.x", "response.id", "header.x (response.id) is no value for a header"),
             ("id", "response.id", "id (response.id) has no place in this call"),
@@ -643,7 +657,10 @@ mod tests {
     #[test]
     fn lookups_read_the_key() {
         let lookup = Lookup {
-            reference: reference("/comments/{key}"),
+            reference: Reference {
+                allow: Allow { encoded_slash: true, ..Allow::default() },
+                ..reference("/comments/{key}")
+            },
             arguments: vec![argument("path.key", "idempotency_key")],
             by: LookupBy::IdempotencyKey,
             settle_ms: None,

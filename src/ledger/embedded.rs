@@ -5,7 +5,7 @@
 //! the [finder] the index for keys and digests, [the file](mod@file) what makes a path into a
 //! ledger.
 
-mod file;
+pub(in crate::ledger) mod file;
 mod finder;
 mod read;
 mod rows;
@@ -65,6 +65,12 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("another takeback process has the ledger open")]
     Locked,
+    /// There was a ledger, and it is gone or empty.
+    #[error("the ledger that was here is gone: {traces}")]
+    Lost {
+        /// What is left of it.
+        traces: String,
+    },
     /// A later version of takeback wrote it.
     #[error(
         "the ledger has version {found}, and this takeback knows up to {known}: use a newer one"
@@ -86,6 +92,9 @@ pub enum OpenError {
     /// The system gave no random bytes for the ledger's secrets.
     #[error("the system gave no random bytes")]
     Random,
+    /// Its volume or folder is read-only, and its log holds entries or a sidecar writes it.
+    #[error("the ledger's folder is read-only, and what is in its log can only be read beside it")]
+    ReadOnly,
     /// SQLite refused.
     #[error("the ledger could not be read")]
     Sql(#[source] rusqlite::Error),
@@ -134,7 +143,7 @@ impl fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Opens the ledger at `path` and makes it where there is none: the folder with mode 0700, the
+    /// Opens the ledger at `path` and makes it where there never was one: the folder with mode 0700, the
     /// file with 0600. Takes the lock `<path>.lock`, checks the file within bounds, makes every
     /// entry that it finds begun unknown, and starts the writer's thread. Blocks; for the start.
     ///
@@ -148,6 +157,7 @@ impl Embedded {
     ) -> Result<(Self, Recovered), OpenError> {
         // One file has one lock, whatever link it is reached by.
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        file::check_lost(path)?;
         let lock = file::lock(path)?;
         let (conn, identity) = file::open(path, &options)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
@@ -167,6 +177,8 @@ impl Embedded {
             durable_seq: store.newest_seq(),
             store: Some(store),
             identity,
+            log_bytes: file::log_bytes(path),
+            is_over_cap: false,
             lock,
             batch: Batch::default(),
             backlog: VecDeque::new(),

@@ -26,11 +26,16 @@ use crate::contract::key::{Digest, Key, OperationId};
 pub(super) struct Faults {
     before: AtomicU8,
     after: AtomicU8,
+    nearly_full: AtomicU8,
 }
 
 impl Faults {
     pub(super) fn before_commit(&self) -> Result<(), Failure> {
         take(&self.before)
+    }
+
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.nearly_full.load(Ordering::SeqCst) > 0
     }
 
     pub(super) fn after_commit(&self) -> Result<(), Failure> {

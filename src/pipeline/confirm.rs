@@ -53,8 +53,9 @@ impl Confirm {
         let level = carried.fresh.level();
         let given = &write.control.confirm;
         let counted = match (level, given) {
-            (Level::None, _) | (Level::Caller, Some(_)) => Ok(None),
-            (Level::Caller, None) => Err(None),
+            (Level::None, _) | (Level::Caller, Some(Confirmation::Word)) => Ok(None),
+            // Any other text is not the caller's word: `false` least of all.
+            (Level::Caller, Some(Confirmation::Token(_)) | None) => Err(None),
             (Level::Challenge, Some(Confirmation::Token(token))) => {
                 let now_ms = self.shared.clock.now_ms();
                 self.shared.sealer.open(token, &binding(carried), now_ms).map(Some).map_err(Some)

@@ -9,9 +9,10 @@ use std::time::Duration;
 use http::{HeaderMap, Request, header};
 
 use super::step::Stage;
-use super::{Attempt, Read, ReadPayload, Shared};
+use super::{Attempt, Read, Shared};
 use crate::call::payload::Body;
 use crate::call::refusal::Refusal;
+use crate::call::{Call, Payload};
 use crate::contract::operation::Timeouts as OwnTimeouts;
 use crate::http::encode::{self, Hop};
 use crate::metrics::ConnectError;
@@ -45,7 +46,7 @@ impl Stage<Attempt> for Dispatch {
         let (request, clocks) = match attempt {
             Attempt::Read(read) => {
                 let clocks = self.clocks(&read.served.operation.timeouts);
-                match self.read_request(*read) {
+                match self.read_request(read) {
                     Ok(request) => (request, clocks),
                     Err(_) => {
                         let sent = Sent::NotSent(NotSentReason::Closed);
@@ -91,20 +92,18 @@ impl Dispatch {
     }
 
     fn read_request(&self, read: Read) -> Result<Request<Body>, Refusal> {
-        let Read { mut head, payload, served, .. } = read;
+        let Read { call, served, would, .. } = read;
+        let Call { mut head, control, payload, .. } = *call;
         let mut headers: HeaderMap = std::mem::take(&mut head.headers);
         let is_declared = served.operation.id.as_str() != "_undeclared";
-        if is_declared {
+        // One that is no key was an oddity, which only observe mode lets pass.
+        if is_declared && (control.key.is_some() || would.is_some()) {
             // A read takes no key; whoever sends one to a declared read sends it to us (I-5).
             headers.remove(&crate::http::headers::IDEMPOTENCY_KEY);
         }
         let body = match payload {
-            ReadPayload::Stream(body) => body,
-            ReadPayload::Whole(collected) => {
-                let bytes = collected.bytes().clone();
-                Body::full(bytes).hold(collected)
-            }
-            ReadPayload::Tool(call) => {
+            Payload::Http(body) => body,
+            Payload::Mcp(call) => {
                 let forwarded = call.forwarded(&crate::mcp::request::Changes::default());
                 if forwarded != *call.message().body() {
                     encode::mark_rewritten(&mut headers);

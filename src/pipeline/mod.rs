@@ -26,6 +26,7 @@ pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
+pub mod foresee;
 pub mod live;
 pub mod reconcile;
 pub mod record;
@@ -49,7 +50,7 @@ use http::{HeaderName, HeaderValue, Response};
 use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
-use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
+use crate::call::{Call, Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode, words};
 use crate::contract::key::{EntryId, Key, OperationId};
@@ -290,29 +291,14 @@ pub struct Reply {
 /// A read on its way.
 #[derive(Debug)]
 pub struct Read {
-    /// The request's head.
-    pub head: Head,
-    /// The request's body, or the tool call.
-    pub payload: ReadPayload,
-    /// The place in the in-flight limit.
-    pub permit: Permit,
+    /// The call, in the box that it came in; what a condition reads of its body is in memory.
+    pub call: Box<Call>,
     /// The operation.
     pub served: Arc<Served>,
     /// The operation's metrics.
     pub metrics: Arc<OperationMetrics>,
     /// What enforcement would have done.
     pub would: Option<&'static str>,
-}
-
-/// A read's body.
-#[derive(Debug)]
-pub enum ReadPayload {
-    /// Streamed.
-    Stream(Body),
-    /// Read already, because a condition reads it.
-    Whole(Collected),
-    /// A tool call.
-    Tool(Box<ToolCall>),
 }
 
 /// A write that was matched and read.
@@ -523,7 +509,7 @@ pub struct Admitted {
 #[derive(Debug)]
 pub enum Attempt {
     /// A read: nothing is recorded.
-    Read(Box<Read>),
+    Read(Read),
     /// A write whose entry is durable.
     Write(Recorded),
 }

@@ -16,8 +16,8 @@ use super::live::Live;
 use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
-use crate::call::digest::RequestDigest;
+use super::{Answered, Attempt, Form, Read, Refused, Shared, Write};
+use crate::call::digest::{HeadForm, RequestDigest};
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{
@@ -51,29 +51,28 @@ pub struct Select<R> {
 
 /// What a call is.
 enum Selected {
-    Read(Box<Read>),
+    Read(Read),
     Write(Box<Write>),
 }
 
 impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
-    type In = Call;
+    type In = Box<Call>;
     type Out = Box<Write>;
     type Below = Answered;
     type Answer = Answered;
 
     async fn step<N: Stage<Box<Write>, Answer = Answered>>(
         &self,
-        call: Call,
+        call: Box<Call>,
         next: Next<'_, N>,
     ) -> Answered {
-        let Call { head, control, payload, oddity, permit } = call;
-        let live = self.shared.policies.load();
-        let is_staged = control.stage;
-        let selected = match payload {
-            Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
+        let call = match self.plain_read(call) {
+            Ok(read) => return Ok(self.reads.run(Attempt::Read(read)).await.reply),
+            Err(call) => call,
         };
-        match selected {
+        let is_staged = call.control.stage;
+        // Boxed, or every read's future would have room for all that other calls may wait for.
+        match Box::pin(self.select(call)).await? {
             // A read has no draft, and a call that asks for one must not be made as it is.
             Selected::Read(read) if is_staged => Err(Box::new(Refused {
                 refusal: Refusal::NoDraftForm,
@@ -86,7 +85,6 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 question: None,
             })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
-            // Boxed, or every read's future would have room for all that a write may wait for.
             Selected::Write(write) => Box::pin(next.run(write)).await,
         }
     }
@@ -102,9 +100,59 @@ struct Chosen {
     class: Class,
     level: Level,
     mode: Mode,
+    /// Why it would be refused, were the rules enforced.
+    would: Option<&'static str>,
 }
 
 impl<R> Select<R> {
+    /// The usual read: one operation, no condition, nothing odd. It streams, and nothing is waited
+    /// for. Any other call is given back.
+    fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
+        let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
+        if !is_plain || call.control.stage {
+            return Err(call);
+        }
+        let live = self.shared.policies.peek();
+        let found = live.snapshot.find_http(&call.head.method, call.head.path());
+        if let Found::One(group) = &found
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && let Some(metrics) = live.metrics(served)
+        {
+            let served = Arc::clone(served);
+            drop(found);
+            self.count(&call.permit, Class::Read);
+            return Ok(Read { call, served, metrics, would: None });
+        }
+        drop(found);
+        Err(call)
+    }
+
+    async fn select(&self, call: Box<Call>) -> Result<Selected, Box<Refused>> {
+        let Call { head, control, payload, oddity, permit } = *call;
+        match payload {
+            Payload::Http(body) => self.http(head, control, body, oddity, permit).await,
+            Payload::Mcp(call) => Box::pin(self.tool(head, control, call, oddity, permit)).await,
+        }
+    }
+
+    /// A read, with the body or tool call that it is forwarded with.
+    fn read(
+        &self,
+        head: Head,
+        control: Control,
+        payload: Payload,
+        permit: Permit,
+        chosen: Chosen,
+        would: Option<&'static str>,
+    ) -> Selected {
+        self.count(&permit, Class::Read);
+        let Chosen { served, metrics, .. } = chosen;
+        let call = Box::new(Call { head, control, payload, oddity: None, permit });
+        Selected::Read(Read { call, served, metrics, would })
+    }
+
     async fn http(
         &self,
         head: Head,
@@ -112,29 +160,9 @@ impl<R> Select<R> {
         body: Body,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.peek();
         let found = live.snapshot.find_http(&head.method, head.path());
-        // The usual read: one operation, no condition, nothing odd. It streams.
-        if let (Found::One(group), None) = (&found, &oddity)
-            && let [served] = group.operations.as_slice()
-            && served.operation.class == Class::Read
-            && served.operation.conditions.is_empty()
-            && let Some(metrics) = live.metrics(served)
-        {
-            let served = Arc::clone(served);
-            let payload = ReadPayload::Stream(body);
-            self.count(&permit, Class::Read);
-            let would = None;
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
-        }
         let groups: Vec<&Group> = match &found {
             Found::None => Vec::new(),
             Found::One(group) => vec![*group],
@@ -170,21 +198,16 @@ impl<R> Select<R> {
             let doc = RequestDoc::new(&params, head.query(), &head.headers, BodyDoc::None);
             let chosen = self.choose_http(&head, &live, &groups, &doc)?;
             if chosen.class == Class::Read {
-                if groups.is_empty() && !body.is_in_memory() && mode == Mode::Enforce {
-                    turn_away(&head, body).await;
-                    return Err(Refusal::UndeclaredBody.into());
+                let mut would = would;
+                if groups.is_empty() && !body.is_in_memory() {
+                    if mode == Mode::Enforce {
+                        turn_away(&head, body).await;
+                        return Err(Refusal::UndeclaredBody.into());
+                    }
+                    would = would.or(Some(Refusal::UndeclaredBody.code()));
                 }
-                self.count(&permit, Class::Read);
-                let Chosen { served, metrics, .. } = chosen;
-                let payload = ReadPayload::Stream(body);
-                return Ok(Selected::Read(Box::new(Read {
-                    head,
-                    payload,
-                    permit,
-                    served,
-                    metrics,
-                    would,
-                })));
+                let payload = Payload::Http(body);
+                return Ok(self.read(head, control, payload, permit, chosen, would));
             }
         }
         let most = limit(&groups, &self.shared);
@@ -203,23 +226,22 @@ impl<R> Select<R> {
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = self.choose_http(&head, &live, &groups, &doc)?;
         // What decides between a read and a write may not be read in two ways, whatever it decided.
-        if mode == Mode::Enforce && is_decided_by_twins(&groups, &doc) {
-            return Err(refused(&chosen, Refusal::AmbiguousMember));
-        }
+        let fault = if is_decided_by_twins(&groups, &doc) {
+            Some(Refusal::AmbiguousMember)
+        } else if doc.overrides_method() && !reads_method(&chosen.served.operation) {
+            Some(Refusal::MethodOverride)
+        } else {
+            None
+        };
+        let would = match fault {
+            Some(refusal) if mode == Mode::Enforce => return Err(refused(&chosen, refusal)),
+            fault => would.or(fault.map(|refusal| refusal.code())).or(chosen.would),
+        };
         drop(params);
         drop(groups);
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Whole(collected);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Http(collected.into());
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
     }
@@ -242,9 +264,7 @@ impl<R> Select<R> {
             Ok(carried) => merge_key(&mut control, carried, &mut faults),
             Err(refusal) => faults.push(refusal),
         }
-        let is_ambiguous =
-            readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
-        if is_ambiguous || has_key_twin(operation, &doc) {
+        if is_ambiguous(operation, &doc) || has_key_twin(operation, &doc) {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -266,8 +286,11 @@ impl<R> Select<R> {
         let digest = RequestDigest::http(
             &head.method,
             target,
-            &headers,
-            &operation.vary_on,
+            HeadForm {
+                authority: head.authority.as_ref(),
+                headers: &headers,
+                vary_on: &operation.vary_on,
+            },
             counted.form(&kind, body.bytes()),
         );
         let form = Form::Http { doc, body };
@@ -281,8 +304,8 @@ impl<R> Select<R> {
         mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.load();
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let state = match self.opened_round(&head, &mut call) {
@@ -313,21 +336,15 @@ impl<R> Select<R> {
                     .filter_map(|condition| request_place(&condition.path))
                     .any(|(_, names)| has_case_twin(call.arguments(), &names))
         });
-        if is_decided_by_twins && chosen.mode == Mode::Enforce {
-            return Err(refused(&chosen, Refusal::AmbiguousMember));
+        if is_decided_by_twins {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::AmbiguousMember));
+            }
+            would = would.or(Some(Refusal::AmbiguousMember.code()));
         }
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Tool(call);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Mcp(call);
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -372,8 +389,11 @@ impl<R> Select<R> {
             RequestDigest::tool(
                 head.uri.path_and_query().map_or("/", |target| target.as_str()),
                 call.name(),
-                &head.headers,
-                &operation.vary_on,
+                HeadForm {
+                    authority: head.authority.as_ref(),
+                    headers: &head.headers,
+                    vary_on: &operation.vary_on,
+                },
                 call.arguments(),
                 &uncounted,
                 |out| call.canonical_call(&uncounted, rounds, &mut |bytes| out(bytes)),
@@ -512,7 +532,8 @@ impl<R> Select<R> {
         form: Form,
         would: Option<&'static str>,
     ) -> Selected {
-        let Chosen { served, metrics, class, level, mode } = chosen;
+        let Chosen { served, metrics, class, level, mode, would: chosen_would } = chosen;
+        let would = would.or(chosen_would);
         let digest = if control.stage { digest.staged() } else { digest };
         self.count(&permit, class);
         let principal = self.shared.principal(&head);
@@ -595,6 +616,7 @@ impl<R> Select<R> {
                     class: operation.class,
                     level: operation.confirm,
                     mode: effective_mode(sidecar, operation.mode),
+                    would: None,
                 })
             }
             Choice::Undeclared { strictest } => {
@@ -603,11 +625,11 @@ impl<R> Select<R> {
                 let mode = effective_mode(sidecar, live.undeclared_mode());
                 let level = served.operation.confirm;
                 let level = strictest.map_or(level, |strictest| level.max(strictest));
-                let is_refused = undeclared.is_write()
-                    && live.snapshot.undeclared() == Undeclared::Refuse
-                    && mode == Mode::Enforce;
-                let chosen = Chosen { served, metrics, class: undeclared, level, mode };
-                if is_refused {
+                let is_refused =
+                    undeclared.is_write() && live.snapshot.undeclared() == Undeclared::Refuse;
+                let would = is_refused.then(|| Refusal::Undeclared.code());
+                let chosen = Chosen { served, metrics, class: undeclared, level, mode, would };
+                if is_refused && mode == Mode::Enforce {
                     return Err(refused(&chosen, Refusal::Undeclared));
                 }
                 Ok(chosen)
@@ -621,8 +643,10 @@ impl<R> Select<R> {
             turn_away(head, body).await;
             return Err(Refusal::BodyTooLarge(limit));
         }
-        let idle = self.shared.settings.limits.request_idle;
-        let collected = payload::collect(body, limit, &self.shared.budget, idle).await;
+        let settings = &self.shared.settings;
+        let (idle, total) = (settings.limits.request_idle, settings.timeouts.total);
+        let collected =
+            payload::collect_within(body, limit, &self.shared.budget, idle, total).await;
         collected.map_err(|error| match error {
             CollectError::Broken(_) => Refusal::BodyBroken,
             CollectError::Budget => Refusal::Overloaded,
@@ -667,7 +691,7 @@ fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
 }
 
 /// Whether a condition reads what two readers resolve differently, at a target that may be a write.
-fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
+pub(super) fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
     let operations = || groups.iter().flat_map(|group| &group.operations);
     operations().any(|served| served.operation.class.is_write())
         && operations()
@@ -676,8 +700,21 @@ fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
             .any(|(section, names)| doc.is_ambiguous(&section, &names))
 }
 
+/// Whether a rule of the operation reads what two readers resolve differently.
+pub(super) fn is_ambiguous(operation: &Operation, doc: &RequestDoc) -> bool {
+    readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names))
+}
+
+/// Whether a rule of the operation reads a member of the body that is called `_method`, so that it is
+/// the operation's own.
+pub(super) fn reads_method(operation: &Operation) -> bool {
+    readers(operation).any(|(section, names)| {
+        section == "body" && names.first().is_some_and(|name| name.eq_ignore_ascii_case("_method"))
+    })
+}
+
 /// Whether there is a member beside the carrier's place that a laxer upstream takes for the key.
-fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
+pub(super) fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
     match &operation.carrier.place {
         Place::BodyPointer { pointer, .. } => doc.has_twin("body", pointer.tokens()),
         Place::Query(name) => doc.has_twin("query", std::slice::from_ref(name)),
@@ -698,7 +735,7 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
 }
 
 /// The caller's key, from wherever it came; two that differ are a conflict.
-fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
+pub(super) fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
     match (&control.key, carried) {
         (Some(given), Some(carried)) if *given != carried => faults.push(Refusal::KeyConflict),
         (None, Some(carried)) => control.key = Some(carried),
@@ -707,7 +744,7 @@ fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refus
 }
 
 /// Whether every operation that the path may be allows what is odd about it.
-fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
+pub(super) fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
     let mut operations = groups.iter().flat_map(|group| &group.operations).peekable();
     operations.peek().is_some()
         && operations.all(|served| match oddity {
@@ -727,7 +764,7 @@ fn limit(groups: &[&Group], shared: &Shared) -> usize {
 }
 
 /// The template's parameters of the first group, still encoded.
-fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
+pub(super) fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
     let first = groups.first().and_then(|group| group.operations.first());
     match first.map(|served| &served.operation.target) {
         Some(Target::Http { template, .. }) => template.matches(path).unwrap_or_default(),
@@ -737,7 +774,7 @@ fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)
 
 /// Several templates match and none is more specific: each is asked with its own parameters, and the
 /// most severe class that answers is taken (contract section 2, Variants).
-fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choice<'a> {
+pub(super) fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choice<'a> {
     let mut declared: Option<&'a Arc<Served>> = None;
     let mut strictest: Option<Level> = None;
     for group in groups {

@@ -3,6 +3,13 @@
 //! A write's dispatch is classified, its evidence evaluated, its undo resolved, its entry finished and
 //! its report made, in this order, inside the task that `record` spawned. A read is passed on with its
 //! report. Nothing here can refuse: something may have been sent.
+//!
+//! The report is written once the finish is queued, not once it is durable: waiting would add a second
+//! flush to every write. Its `ledger: unfinished` therefore says that the ledger is known not to take the
+//! finish (it is down, or still owes earlier ones), not that a crash in the next milliseconds could leave
+//! the entry begun. After such a crash the entry is unknown, and a repeat is refused until it is settled,
+//! which is the safe side. So that a finish does not fail for want of room, the ledger refuses begins
+//! while there is only as much left as finishes may need.
 
 mod notice;
 mod outcome;
@@ -22,8 +29,9 @@ use super::dispatch::Observation;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
-use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
-use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
+use super::{Attempt, Carried, Form, Read, Recorded, Reply, Shared, Write};
+use crate::call::Payload;
+use crate::call::payload::{Body, Collected, Partial, Prefix, Trailers, collect_prefix};
 use crate::contract::class::{Class, Disposition, Outcome};
 use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
@@ -31,7 +39,7 @@ use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
-use crate::http::headers::{REPLAYED, sift_answer};
+use crate::http::headers::{REPLAYED, sift_answer, sift_trailers};
 use crate::ledger::{self, Answer, Cause, Finish, Finished, Record, State, Stored};
 use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
@@ -119,16 +127,16 @@ struct About {
 
 impl About {
     fn of(read: &Read) -> Self {
-        let tool = match &read.payload {
-            ReadPayload::Tool(call) => Some((call.id().clone(), call.era())),
-            ReadPayload::Stream(_) | ReadPayload::Whole(_) => None,
+        let tool = match &read.call.payload {
+            Payload::Mcp(call) => Some((call.id().clone(), call.era())),
+            Payload::Http(_) => None,
         };
         Self {
             served: Arc::clone(&read.served),
             metrics: Arc::clone(&read.metrics),
             would: read.would,
             tool,
-            authority: read.head.authority.clone(),
+            authority: read.call.head.authority.clone(),
         }
     }
 
@@ -159,6 +167,7 @@ impl About {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(shared, &mut parts, self.authority.as_ref());
+                let body = passed(shared, body);
                 match &self.tool {
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
@@ -280,6 +289,7 @@ impl Case {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(&self.shared, &mut parts, self.write().head.authority.as_ref());
+                let body = passed(&self.shared, body);
                 match &self.write().form {
                     Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
@@ -938,6 +948,11 @@ fn relocated(
     }
     let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
     HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
+}
+
+/// An answer's trailers are passed on, but for reports that are not ours.
+pub fn passed(shared: &Shared, body: Body) -> Body {
+    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
 }
 
 /// Whether an answer is a stream of events.

@@ -463,6 +463,7 @@ impl Maker<'_> {
             target: target.target.clone()?,
             class: self.served_as.get(link.target)?.resolved.class,
             body_type: body_type(target),
+            allow: target.allow,
         })
     }
 }

@@ -59,7 +59,7 @@ struct Asked {
     arguments: String,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     /// The tool that a request calls on this route.
     pub(super) fn bridged_tool(&self, head: &Head) -> Option<String> {
         let shared = &self.cx.shared;
@@ -131,7 +131,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 oddity: None,
                 permit: permit.clone(),
             };
-            let answered = self.pipeline.run(call).await;
+            let answered = self.pipeline.run(Box::new(call)).await;
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten && !is_last {
@@ -150,8 +150,9 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         control: &mut Control,
     ) -> Result<Asked, Refusal> {
         let shared = &self.cx.shared;
-        let idle = shared.settings.limits.request_idle;
-        let collected = payload::collect(body, MAX_BODY, &shared.budget, idle).await;
+        let settings = &shared.settings;
+        let (idle, total) = (settings.limits.request_idle, settings.timeouts.total);
+        let collected = payload::collect_within(body, MAX_BODY, &shared.budget, idle, total).await;
         let collected = collected.map_err(|error| match error {
             CollectError::Broken(_) => Refusal::BodyBroken,
             CollectError::Budget => Refusal::Overloaded,

