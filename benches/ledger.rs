@@ -294,6 +294,8 @@ fn call() -> Begin {
         ledger_id: key,
         key_sent: true,
         lookup: None,
+        authorization: None,
+        before: None,
         repeats: None,
         spend: None,
         now_ms: now_ms(),
@@ -327,6 +329,8 @@ fn finish(entry: EntryId) -> Finish {
             headers: vec![("content-type".to_owned(), b"application/json".to_vec())],
             body: vec![b'x'; 300],
         }),
+        evidence: None,
+        due_ms: None,
         undoes: None,
         now_ms: now_ms(),
     }

@@ -93,7 +93,12 @@ pub fn path(bytes: &[u8]) {
             assert_eq!(Path::parse(&path.to_string()).as_ref(), Ok(&path));
             let doc = Doc::parse(r#"{"body":{"items":[{"name":"n"}]},"id":1}"#).expect("JSON");
             let request = Asked::Arguments(doc.root());
-            path.resolve(&Scope { request, response: Some(doc.root()), key: Some("k") });
+            path.resolve(&Scope {
+                request,
+                before: None,
+                response: Some(doc.root()),
+                key: Some("k"),
+            });
         }
         Err(error) => assert!(error.offset <= text.len(), "a fault lies in its text"),
     }

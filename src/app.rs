@@ -15,7 +15,7 @@
 //! End, from SIGTERM (or [`Running::stop`]): `/readyz` fails at once; calls are served for `drain.min`
 //! longer; then no call is taken and connections close after the answers they owe; writes under way are
 //! waited for until `drain.grace`. What is left is cut, recorded as unknown in one batch, and counted;
-//! then the ledger is closed. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
+//! then the ledger is closed. `POST /api/v1/drain` begins the same. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
 //! entry that was begun is unknown at the next start.
 
 mod control;
@@ -35,17 +35,20 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::admin::auth::{Gate, Tokens, TokensError};
 use crate::admin::health::Health;
 use crate::admin::listen::bind_unix;
 use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
+use crate::call::spans::{Spans, SpansError};
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::ledger::{Filter, Ledger, OpenError, Options, Place, ReadOnly, Recovered};
+use crate::config::{AdminNetwork, Config};
+use crate::ledger::{Ledger, OpenError, Options, Place, ReadOnly, Recovered};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
@@ -64,6 +67,14 @@ pub enum AppError {
     Admin {
         /// Its path.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The admin API's network address.
+    #[error("the admin address {address} cannot be listened on")]
+    AdminAddress {
+        /// The address.
+        address: SocketAddr,
         /// What the system said.
         source: io::Error,
     },
@@ -89,6 +100,9 @@ pub enum AppError {
     /// A thread or a runtime could not be made.
     #[error("a thread of the process could not be started")]
     Runtime(#[source] io::Error),
+    /// The collector of spans.
+    #[error("spans cannot be sent")]
+    Spans(#[source] SpansError),
     /// The telemetry port.
     #[error("the telemetry address {address} cannot be listened on")]
     Telemetry {
@@ -97,6 +111,9 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's tokens.
+    #[error("the admin API's tokens cannot be used")]
+    Tokens(#[source] TokensError),
     /// A thread of the process panicked; its message is in the log.
     #[error("a thread of the process died; this is a defect of takeback")]
     Thread,
@@ -208,15 +225,13 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         metrics: metrics.clone(),
         tasks: tasks.clone(),
         parts,
+        stop: Arc::clone(&stop),
         stopping,
-    };
-    let signalled = match signals {
-        Signals::Ignored => None,
-        Signals::Obeyed => Some(Arc::clone(&stop)),
+        signals,
     };
     let control = std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || control.run(signalled))
+        .spawn(move || control.run())
         .map_err(AppError::Runtime)?;
     // From here on a failure ends the control thread: it is told by the drop of `parts_in`.
     let running = |data, admin| Running {
@@ -267,7 +282,7 @@ fn build(
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
     let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
-    health.ledger(Ok(()));
+    health.watch(ledger.clone());
     if let Some(file) = config.ledger.file() {
         metrics.watch_volume(file);
     }
@@ -321,9 +336,10 @@ fn build_on(
     health.waits_for(Some("the policy"));
     let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
     let mut watch = Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace);
-    let live = Live::new(load_policy(&config, &mut watch)?, &metrics);
+    let (snapshot, findings) = load_policy(&config, &mut watch)?;
+    let live = Live::new(snapshot, &metrics);
     let status = admin_policy::Status::default();
-    status.applied(clock.now_ms());
+    status.applied(findings, clock.now_ms());
     let common = metrics.common();
     let [applied, ..] = &common.reloads;
     applied.increment(1);
@@ -331,6 +347,7 @@ fn build_on(
     common.last_reload_seconds.set(seconds(clock.now_ms()));
     health.policy_in_force();
 
+    let spans = Spans::from_environment(clock.clone()).map_err(AppError::Spans)?;
     health.waits_for(Some("the listeners"));
     let drain = Drain::new();
     let shared = Arc::new(Shared {
@@ -340,7 +357,7 @@ fn build_on(
         metrics,
         clock,
         budget: Budget::new(config.limits.body_budget_bytes),
-        settings: settings(&config),
+        settings: Settings { spans, ..settings(&config) },
         tasks: tasks.clone(),
         mcp: McpState::default(),
     });
@@ -350,6 +367,9 @@ fn build_on(
     }
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    let admin_network =
+        config.admin_network.as_ref().map(|network| open_admin(network, &shared.clock));
+    let admin_network = admin_network.transpose()?;
     let limits = server::Limits {
         connections: config.limits.connections,
         head: config.timeouts.request_head,
@@ -398,25 +418,32 @@ fn build_on(
         }
     }
     let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
+    let (drains, drain_asks) = mpsc::channel(1);
     let parts = Parts {
         watch,
         asks,
         files: files::watched(&config, &shared.metrics),
         admin: Admin {
+            fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
             shared,
-            upstream: Upstream::new(upstream, tasks),
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,
+            health: health.clone(),
+            drains,
+            grace: config.drain.grace,
         },
+        drain_asks,
         admin_socket,
+        admin_network,
         admin_path: config.admin_listen.clone(),
         workers,
         draining,
         drain,
         end,
         times: config.drain,
+        source: config.source,
     };
     Ok(Built { parts, data, admin: config.admin_listen })
 }
@@ -432,25 +459,38 @@ fn make_folder(socket: &Path) -> io::Result<()> {
     }
 }
 
+/// The admin API's listener on a network address, and what stands before it.
+fn open_admin(
+    network: &AdminNetwork,
+    clock: &Clock,
+) -> Result<(std::net::TcpListener, Gate), AppError> {
+    let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
+    let failed = |source| AppError::AdminAddress { address: network.address, source };
+    let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "the admin API is on the network too, with tokens");
+    Ok((listener, Gate::new(tokens, address, clock.clone())))
+}
+
 /// The newest time that the ledger knows, or 0: time does not start before it.
 fn newest_ms(ledger: &Place) -> i64 {
-    let filter = Filter { limit: 1, ..Filter::default() };
-    let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
-    let records = newest.unwrap_or_default();
-    let times =
-        records.iter().map(|record| record.prior.finished_ms.unwrap_or(0).max(record.attempted_ms));
-    times.max().unwrap_or(0)
+    // A ledger that does not read is told when it is opened.
+    ReadOnly::newest_ms(ledger).unwrap_or(0)
 }
 
 /// Loads the first policy.
-fn load_policy(config: &Config, watch: &mut Watch) -> Result<policy::Snapshot, AppError> {
+fn load_policy(
+    config: &Config,
+    watch: &mut Watch,
+) -> Result<(policy::Snapshot, Vec<policy::Diagnostic>), AppError> {
     let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
     let findings = compiled.human();
     match compiled.snapshot.filter(|_| !is_refused) {
         Some(snapshot) => {
             reload::announce(&snapshot, &compiled.diagnostics);
-            Ok(snapshot)
+            Ok((snapshot, compiled.diagnostics))
         }
         None => Err(AppError::Policy { path: config.policies.clone(), findings }),
     }
@@ -476,6 +516,7 @@ fn settings(config: &Config) -> Settings {
             idle: timeouts.idle,
             total: timeouts.total,
         },
+        first_look: timeouts.lookup,
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
@@ -486,7 +527,9 @@ fn settings(config: &Config) -> Settings {
             .map(|headers| headers.value.clone())
             .unwrap_or_default(),
         principals: config.principal.sources.clone(),
+        spans: None,
         mcp: McpSettings {
+            path: config.mcp.paths.first().cloned().unwrap_or_else(|| "/mcp".to_owned()),
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,
             call_route: config.mcp.call_route,

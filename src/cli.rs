@@ -10,6 +10,7 @@ mod diff;
 mod exit;
 mod explain;
 mod export;
+mod health;
 mod import;
 mod ledger;
 mod out;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::app;
-use crate::config::{Config, PASSWORD, Places, Sources};
+use crate::config::{Config, PASSWORD, Places, Sources, telemetry_address};
 use crate::contract::key::EntryId;
 use crate::demo;
 use crate::files;
@@ -53,7 +54,8 @@ Examples:
   takeback settle ENTRY accepted --why \"the ticket is there\"
 
 Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
-listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log.";
+listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log:
+info, warn, debug, takeback::pipeline=debug.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -79,6 +81,10 @@ enum Command {
     Settle(SettleArgs),
     /// Look up the entries whose outcome is unknown
     Reconcile(ReconcileArgs),
+    /// End a running sidecar in order, as SIGTERM does, and wait for its end
+    Drain(DrainArgs),
+    /// Ask a running sidecar's probes: ends with 0 if it is well, with 1 if not
+    Healthcheck(HealthArgs),
     /// Try the promises against faults, and count the effects
     Prove(ProveArgs),
     /// Take back what a task did, newest first
@@ -100,7 +106,8 @@ struct RunArgs {
     /// Where probes and metrics are read [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDR")]
     telemetry_listen: Option<String>,
-    /// The Unix socket of the admin API [default: the ledger's path and .sock]
+    /// The Unix socket of the admin API [default: the ledger's path and .sock]; or a loopback address,
+    /// with admin.tokens_file
     #[arg(long, value_name = "PATH")]
     admin_listen: Option<String>,
     /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
@@ -122,6 +129,15 @@ struct RunArgs {
     /// A YAML or JSON file of settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// How the log's lines are written [default: json, or text on a terminal]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        env = "TAKEBACK_LOG_FORMAT",
+        hide_env_values = true
+    )]
+    log_format: Option<app::log::Format>,
 }
 
 /// What `demo` is told.
@@ -294,6 +310,9 @@ struct ListArgs {
 struct ShowArgs {
     /// The entry's id, as reports and lists show it
     entry: String,
+    /// Its receipt: who allowed it, how it was sent, and what proves it; without arguments and values
+    #[arg(long)]
+    receipt: bool,
     #[command(flatten)]
     place: PlaceArgs,
     /// How it is written
@@ -359,8 +378,9 @@ enum Decision {
 
 #[derive(Debug, Args)]
 struct ReconcileArgs {
-    /// One run: each unknown entry is looked up once
-    #[arg(long, required = true)]
+    /// One run: each unknown entry is looked up once. Without it they are looked up again and again,
+    /// and told as they settle, until none is left that a lookup can settle
+    #[arg(long)]
     once: bool,
     #[command(flatten)]
     socket: SocketArgs,
@@ -394,6 +414,44 @@ Examples:
 
 A gateway that counts effects, a sidecar as a process of its own, and agents that repeat what they got no
 answer to; nothing outside this machine is called. Ends with 0 if every row holds, else with 1.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DRAIN_EXAMPLES)]
+struct DrainArgs {
+    /// Only ask; do not wait for the end
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  takeback drain --admin-socket /var/lib/takeback/ledger.db.sock
+  lifecycle: { preStop: { exec: { command: [/takeback, drain] } } }
+
+The sidecar is unready at once, serves for drain.min_ms, takes no calls from then on, and ends when
+its calls are answered, or after drain.grace_ms. A SIGTERM meanwhile changes nothing; a second cuts.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HEALTH_EXAMPLES)]
+struct HealthArgs {
+    /// Which probe
+    #[arg(value_enum, default_value_t = health::Probe::Ready)]
+    probe: health::Probe,
+    /// Where probes are read [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDR")]
+    telemetry_listen: Option<String>,
+    /// The sidecar's file of settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+const HEALTH_EXAMPLES: &str = "\
+Examples:
+  takeback healthcheck
+  takeback healthcheck live --telemetry-listen 127.0.0.1:9464
+  HEALTHCHECK CMD [\"/takeback\", \"healthcheck\", \"live\"]";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = UNDO_EXAMPLES)]
@@ -533,7 +591,8 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             ledger::list(&places(args.place, None)?.ledger, &list)
         }
         Command::Ledger(LedgerCommand::Show(args)) => {
-            ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
+            let what = if args.receipt { ledger::What::Receipt } else { ledger::What::Entry };
+            ledger::show(&places(args.place, None)?.ledger, &args.entry, what, args.format)
         }
         Command::Ledger(LedgerCommand::Export(args)) => {
             let export = export::Export {
@@ -551,11 +610,25 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let socket = socket(args.socket)?;
             remote::settle(&socket, &args.entry, outcome, &args.why, args.format)
         }
-        Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
+        Command::Reconcile(args) => {
+            let runs = if args.once { remote::Runs::One } else { remote::Runs::UntilSettled };
+            remote::reconcile(&socket(args.socket)?, runs, args.format)
+        }
         Command::Prove(args) => {
             let faults = prove::faults(&args.faults)?;
             let options = Options { writes: args.writes, faults, ledger: args.ledger };
             prove::run(&options, args.format)
+        }
+        Command::Drain(args) => {
+            let until = if args.no_wait { remote::Until::Asked } else { remote::Until::Ended };
+            remote::drain(&socket(args.socket)?, until)
+        }
+        Command::Healthcheck(args) => {
+            let flags =
+                args.telemetry_listen.map(|a| ("telemetry_listen", "--telemetry-listen", a));
+            let sources = sources(flags.into_iter().collect(), args.config)?;
+            let address = telemetry_address(sources).map_err(misconfigured)?;
+            health::run(address, args.probe)
         }
         Command::Undo(UndoCommand::Plan(args)) => {
             undo::plan(&socket(args.socket)?, &args.task, args.format)
@@ -588,7 +661,7 @@ fn explain_call(args: &ExplainArgs) -> Result<u8, Failure> {
 }
 
 fn serve(args: RunArgs) -> Result<u8, Failure> {
-    app::log::init();
+    app::log::init(args.log_format);
     let mut flags: Vec<(&'static str, &'static str, String)> = Vec::new();
     let mut flag = |member, flag, value: Option<String>| {
         flags.extend(value.map(|value| (member, flag, value)));

@@ -7,7 +7,7 @@
 //!
 //! The recorder is owned, not global: two sidecars in one process (the tests) do not share counts. It
 //! cannot drop a series, so what has a value that passes (the policy's revision) is not in it but
-//! written beside it, as is what the system says of the process ([`host`]).
+//! written beside it, as is what the system says of the process (`host`).
 
 mod host;
 
@@ -199,6 +199,8 @@ words! {
         Finish = "finish",
         /// A heartbeat row.
         Heartbeat = "heartbeat",
+        /// What was learned of a finished entry.
+        Verify = "verify",
     }
 }
 
@@ -207,6 +209,8 @@ words! {
     ReconcileResult {
         /// The effect, once.
         Found = "found",
+        /// The effect, more than once: a person must look.
+        FoundMany = "found_many",
         /// Nothing, and that counts.
         NotFound = "not_found",
         /// It could not tell.

@@ -28,6 +28,8 @@ use tower::{Layer, Service, ServiceBuilder};
 use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected, Trailers};
 use crate::call::refusal::Refusal;
+use crate::call::spans::CallSpan;
+use crate::call::trace::TraceParent;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
 use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
@@ -44,11 +46,13 @@ use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
 use crate::pipeline::ask::Ask;
+use crate::pipeline::audit;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::record::Record;
-use crate::pipeline::replay::Replay;
+use crate::pipeline::replay::{Looks, Replay};
 use crate::pipeline::select::Select;
 use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
@@ -102,6 +106,8 @@ pub fn stack(
     ));
     // Reads of the upstream's tools, for the steps that must know one.
     let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    // Reads of our own: what became of a lost call, what was there before a call.
+    let fetch = Fetch { shared: shared(), upstream: cx.upstream.clone() };
     let dispatch =
         Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     // What a read is past `select`: no entry, no confirmation, the same settling and sending.
@@ -113,7 +119,7 @@ pub fn stack(
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
         .layer(step(Select { shared: shared(), ask: ask.clone(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
-        .layer(step(Replay { shared: shared() }))
+        .layer(step(Replay { shared: shared(), fetch: fetch.clone(), looks: Looks::default() }))
         // Before confirm: what is confirmed is what is sent, the draft.
         .layer(step(StageForm { shared: shared(), ask: ask.clone() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
@@ -121,7 +127,7 @@ pub fn stack(
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
-        .layer(step(Record { shared: shared() }))
+        .layer(step(Record { shared: shared(), fetch }))
         // Inside record's task: an outcome is settled even if the agent has left.
         .layer(step(Settle { shared: shared() }))
         // Never fails: a lost answer is an observation.
@@ -165,7 +171,17 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
         // The one box of a read.
         let edge = Arc::clone(&self.edge);
-        Box::pin(async move { Ok(edge.answer(arrival).await) })
+        Box::pin(async move {
+            let spans = edge.cx.shared.settings.spans.as_ref();
+            let span = spans.and_then(|spans| spans.begin(arrival.request.headers()));
+            let mut response = edge.answer(arrival, span.clone()).await;
+            if let Some(span) = span {
+                span.answered(response.status().as_u16());
+                let body = std::mem::take(response.body_mut());
+                *response.body_mut() = body.hold(span);
+            }
+            Ok(response)
+        })
     }
 }
 
@@ -188,7 +204,11 @@ enum Asks {
 }
 
 impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
-    async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
+    async fn answer(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        span: Option<Arc<CallSpan>>,
+    ) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -227,6 +247,12 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             if let Err(refusal) = identified {
                 return self.refuse(refusal.into(), voice());
             }
+        }
+        if let Some(span) = span {
+            span.rename(method_name(&head.method).to_owned());
+            span.say("http.request.method", method_name(&head.method));
+            span.say("url.scheme", "http");
+            head.span = Some(span);
         }
         if stripped > 0 {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
@@ -303,6 +329,16 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             Era::Modern if call.elicitation().form => Asks::Round,
             Era::Modern | Era::Legacy => Asks::No,
         };
+        if let Some(span) = &head.span {
+            span.rename("tools/call".to_owned());
+            span.say("mcp.method.name", "tools/call");
+            span.say("gen_ai.operation.name", "execute_tool");
+            let parent = call.trace_parent();
+            let parent = parent.and_then(|text| TraceParent::parse(text.as_bytes()));
+            if let Some(parent) = parent.filter(|parent| parent.is_sampled) {
+                span.of_message(parent);
+            }
+        }
         let id = call.id().clone();
         let voice = Voice::Mcp(id.clone(), era, asks);
         let (control, oddity) = match tool_control(control, &call) {
@@ -443,12 +479,22 @@ impl<P> Edge<P> {
     /// Writes a refusal, and counts it.
     fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Refused { refusal, report, metrics, class: _, question } = *refused;
-        match &metrics {
-            Some(metrics) => metrics.requests.count(decision(&refusal)),
-            None => shared.metrics.common().rejected.count(rejected(&refusal)),
-        }
-        tracing::debug!(code = refusal.code(), "refused");
+        let Refused { refusal, report, metrics, class, question, caller } = *refused;
+        let decided = match &metrics {
+            Some(metrics) => {
+                let decision = decision(&refusal);
+                metrics.requests.count(decision);
+                decision.as_str()
+            }
+            None => {
+                let rejected = rejected(&refusal);
+                shared.metrics.common().rejected.count(rejected);
+                rejected.as_str()
+            }
+        };
+        let operation = report.as_ref().map(|report| &report.operation);
+        let now = shared.clock.instant();
+        audit::refused(&refusal, class, operation, decided, caller.as_deref(), now);
         let report = report.unwrap_or_else(|| Report {
             refused: Some(refusal.code().into()),
             ..Report::default()
@@ -548,6 +594,12 @@ fn check_origin(parts: &Parts) -> Result<(), Refusal> {
         (Some((_, named)), Some(own)) if named.eq_ignore_ascii_case(&own) => Ok(()),
         _ => Err(Refusal::Origin),
     }
+}
+
+/// A method by the standard's words; a span's attribute takes no other.
+fn method_name(method: &Method) -> &'static str {
+    let known = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
+    known.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
 }
 
 /// `Max-Forwards: 0` on `OPTIONS`: we are the last recipient (standards H-7).

@@ -58,6 +58,13 @@ impl From<AppError> for Failure {
                 std::io::ErrorKind::PermissionDenied => (PERMISSION, ""),
                 _ => (CANNOT_CREATE, "give another --admin-listen"),
             },
+            AppError::AdminAddress { .. } => {
+                (UNAVAILABLE, "is another process there, or give another --admin-listen")
+            }
+            AppError::Spans(_) => {
+                (CONFIG, "give OTEL_EXPORTER_OTLP_ENDPOINT as http://HOST:4318, or none")
+            }
+            AppError::Tokens(_) => (CONFIG, "each line is NAME read|operate TOKEN"),
             AppError::Bind(_) => {
                 (UNAVAILABLE, "is another process there, or give another --listen")
             }

@@ -3,7 +3,7 @@
 //! A value is taken from the first place that has it: a flag, a `TAKEBACK_*` variable, the file. The
 //! file is held to the closed list whole, also where a flag wins over it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ pub const MEMBERS: &[&str] = &[
     "listen",
     "telemetry_listen",
     "admin_listen",
+    "admin.tokens_file",
     "upstream.url",
     "upstream.headers_file",
     "upstream.ca_file",
@@ -52,6 +53,7 @@ pub const MEMBERS: &[&str] = &[
     "timeouts.head_ms",
     "timeouts.idle_ms",
     "timeouts.total_ms",
+    "timeouts.lookup_ms",
     "timeouts.request_head_ms",
     "timeouts.request_idle_ms",
     "timeouts.keep_alive_ms",
@@ -68,7 +70,7 @@ const LISTS: &[&str] =
 pub const PASSWORD: &str = "PGPASSWORD";
 
 /// Variables that are read elsewhere.
-const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG"];
+const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG", "TAKEBACK_LOG_FORMAT"];
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,8 +139,8 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The places that values come from.
-#[derive(Clone, Debug, Default)]
+/// The places that values come from. Their `Debug` shows no value: a password may be among them.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// Flags: the setting's name, the flag as it is written, and its value. A list's flag is given
     /// once per element.
@@ -147,6 +149,13 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// The file, and its text.
     pub file: Option<(PathBuf, String)>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_ref().map(|(path, _)| path);
+        f.debug_struct("Sources").field("file", &file).finish_non_exhaustive()
+    }
 }
 
 impl Sources {
@@ -191,6 +200,11 @@ impl Reader {
             reader.read_file(&path, &text);
         }
         reader
+    }
+
+    /// Every setting that was given, with the values that count.
+    pub(super) fn effective(&self) -> BTreeMap<&'static str, Vec<String>> {
+        self.given.iter().map(|(name, given)| (*name, given.values.clone())).collect()
     }
 
     fn read_environment(&mut self, environment: Vec<(String, String)>) {

@@ -108,7 +108,7 @@ fn check_segment(text: &str, allow: Allow) -> Result<(), Unfit> {
 }
 
 /// A scalar's plain text: a string's content, a number and a truth value as they are written.
-fn plain(found: Found<'_>) -> Option<String> {
+pub(super) fn plain(found: Found<'_>) -> Option<String> {
     match found {
         Found::Key(key) => Some(key.to_owned()),
         Found::Value(value) => match value.kind() {
@@ -130,7 +130,7 @@ fn query_values(found: Found<'_>) -> Option<Vec<String>> {
     Some(vec![plain(found)?])
 }
 
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
 

@@ -414,7 +414,7 @@ mod tests {
     }
 
     fn text(doc: &RequestDoc, path: &str) -> Option<String> {
-        let scope = Scope { request: doc.request(), response: None, key: None };
+        let scope = Scope { before: None, request: doc.request(), response: None, key: None };
         Path::parse(path).unwrap().resolve(&scope).map(|found| found.to_json().into_owned())
     }
 

@@ -75,6 +75,7 @@ pub fn decode(
         nominated,
         expects_continue,
         origin: Origin::default(),
+        span: None,
     };
     Ok(Decoded { head, control, oddity, stripped })
 }

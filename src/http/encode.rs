@@ -366,6 +366,7 @@ mod tests {
             nominated: Vec::new(),
             expects_continue: false,
             origin: crate::call::Origin::default(),
+            span: None,
         }
     }
 

@@ -22,8 +22,8 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 use super::{
-    Begin, Begun, Finish, Finished, Health, LedgerError, Look, Priors, Reason, Settled, Stats,
-    Stored,
+    Begin, Begun, Finish, Finished, Health, LedgerError, Look, Note, Priors, Reason, Settled,
+    Stats, Stored,
 };
 use command::{Command, Inbox, Reply, Settle, TookBack, Write};
 
@@ -103,6 +103,10 @@ impl Desk {
         let settle = Settle { entry, outcome, who: who.to_owned(), why: why.to_owned(), now_ms };
         self.ask(|reply, turn| Command::Write(Write::Settle(Box::new(settle), reply), Some(turn)))
             .await
+    }
+
+    pub(super) async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
+        self.ask(|reply, turn| Command::Write(Write::Note(Box::new(note), reply), Some(turn))).await
     }
 
     pub(super) async fn took_back(

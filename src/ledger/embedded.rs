@@ -7,12 +7,13 @@
 
 pub(in crate::ledger) mod file;
 mod finder;
+mod later;
 mod read;
 mod rows;
 mod store;
 mod writer;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -20,7 +21,8 @@ use std::time::Duration;
 
 use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
-use super::{Counts, LedgerError, Reason, Record};
+use super::{Counts, LedgerError, Pending, Reason, Record};
+use crate::contract::key::EntryId;
 use store::Store;
 use writer::{Batch, Retry, Writer};
 
@@ -192,6 +194,18 @@ impl Embedded {
             .map_err(OpenError::Io)?;
         let desk = Desk { commands: Inbox::Thread(commands), shared };
         Ok((Self { desk, path: path.to_owned() }, recovered))
+    }
+
+    pub(super) async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
+        self.read_beside(move |ledger| ledger.due(now_ms, limit)).await
+    }
+
+    pub(super) async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        self.read_beside(move |ledger| ledger.pending(entry)).await
+    }
+
+    pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        self.read_beside(move |ledger| ledger.superseded(entry, &HashSet::new())).await
     }
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {

@@ -37,8 +37,9 @@ use crate::contract::key::EntryId;
 use desk::Desk;
 
 pub use command::{
-    Answer, Begin, Begun, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_UNKNOWN_NAMED, Principal, Prior, Priors, Settled, Spend, Stranger,
+    Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
+    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled,
+    Spend, Stranger,
 };
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
@@ -46,7 +47,7 @@ pub use health::{Health, Reason, Stats};
 pub use place::{Address, AddressError, Place};
 pub use postgres::Postgres;
 pub use read::ReadOnly;
-pub use record::{Counts, Filter, FinishRecord, Record, Shown, Step, Stored, Tally};
+pub use record::{Counts, Filter, FinishRecord, Pending, Record, Shown, Step, Stored, Tally};
 
 /// A ledger. Clones are handles to the same store; the last one to go closes it.
 #[derive(Clone, Debug)]
@@ -175,6 +176,67 @@ impl Ledger {
         now_ms: i64,
     ) -> Result<Settled, LedgerError> {
         self.desk().settle(entry, outcome, who, why, now_ms).await
+    }
+
+    /// Records what was learned of an entry that is finished, and what follows from it; durable when
+    /// it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::NotFound`]; [`LedgerError::Changed`] if the entry is no longer where it was
+    /// judged; [`LedgerError::NotUnknown`] for an outcome of one that is not unknown;
+    /// [`LedgerError::Refused`] for a begun entry, for the outcome `unknown`, and for a verdict of one
+    /// that is not accepted; [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take the note back once it is queued.
+    pub async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
+        self.desk().note(note).await
+    }
+
+    /// The entries that are due at `now_ms`, unknown or accepted, the one due longest first, at most
+    /// `limit`; only what is on disk.
+    ///
+    /// An entry becomes due by its finish or its note; one that is found begun when the store is
+    /// opened, and has a lookup, is due at once; and one whose rerun was not sent is due again. A
+    /// begin and a decision end it.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.due(now_ms, limit).await,
+            Self::Postgres(postgres) => postgres.due(now_ms, limit).await,
+        }
+    }
+
+    /// As [`Ledger::due`], one entry whether it is due or not; `None` if it is neither unknown nor
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.pending(entry).await,
+            Self::Postgres(postgres) => postgres.pending(entry).await,
+        }
+    }
+
+    /// The first later entry, accepted or open, that is of the resource which this entry's undo
+    /// changes: the same path, or the same thing by the upstream's id of it; only what is on disk. It
+    /// looks through [`MAX_LATER`] later entries and no further.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.superseded(entry).await,
+            Self::Postgres(postgres) => postgres.superseded(entry).await,
+        }
     }
 
     /// Records that the accepted call `by` took an accepted entry back; durable when it returns. For

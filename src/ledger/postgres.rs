@@ -59,11 +59,14 @@ use uuid::Uuid;
 use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
 use super::place::Address;
-use super::{Counts, Filter, LedgerError, OpenError, Options, Reason, Record, Recovered, State};
+use super::{
+    Counts, Filter, LedgerError, OpenError, Options, Pending, Reason, Record, Recovered, State,
+};
+use crate::contract::key::EntryId;
 use look::Finder;
 use queue::Queue;
 use reader::Ask;
-use session::{Connector, Fault};
+use session::{Connector, Fault, Session};
 use writer::{Retry, Writer};
 
 pub(super) use reader::DatabaseReader;
@@ -137,6 +140,25 @@ impl Postgres {
         let (shared, recovered) = is_opened.recv().map_err(gone)??;
         let desk = Desk { commands: Inbox::Task(commands), shared };
         Ok((Self { desk, asks, address: Arc::new(address.clone()) }, recovered))
+    }
+
+    pub(super) async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
+        let read =
+            move |session: Arc<Session>| async move { rows::due(&session, now_ms, limit).await };
+        reader::ask(&self.asks, read).await
+    }
+
+    pub(super) async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        let read =
+            move |session: Arc<Session>| async move { rows::pending_of(&session, entry).await };
+        reader::ask(&self.asks, read).await
+    }
+
+    pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        let read = move |session: Arc<Session>| async move {
+            rows::superseded(&session, entry, &[]).await
+        };
+        reader::ask(&self.asks, read).await
     }
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {

@@ -1,5 +1,7 @@
 //! Reading a ledger without writing it: for commands, for the admin API.
 
+use std::collections::HashSet;
+
 use crate::contract::key::EntryId;
 
 use super::embedded::FileReader;
@@ -31,6 +33,19 @@ impl ReadOnly {
             Place::Postgres(address) => Store::Postgres(DatabaseReader::open(&address)?),
         };
         Ok(Self { store })
+    }
+
+    /// The newest time in the history of the ledger at a place, in milliseconds since 1970, or 0; of
+    /// an older version too, before a sidecar brings it up to date.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn newest_ms(place: &Place) -> Result<i64, OpenError> {
+        match place {
+            Place::File(path) => FileReader::newest_ms(path),
+            Place::Postgres(address) => DatabaseReader::newest_ms(address),
+        }
     }
 
     /// The entries that `filter` takes, newest first. A `before` that is not there takes none.
@@ -66,6 +81,24 @@ impl ReadOnly {
         match &self.store {
             Store::File(reader) => reader.unknowns(limit),
             Store::Postgres(reader) => reader.unknowns(limit),
+        }
+    }
+
+    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
+    /// [`Ledger::superseded`](super::Ledger::superseded). Those of `beside` are passed over: what is
+    /// taken back before it is no obstacle.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<EntryId>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.superseded(entry, beside),
+            Store::Postgres(reader) => reader.superseded(entry, beside),
         }
     }
 

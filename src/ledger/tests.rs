@@ -6,6 +6,7 @@ mod attempts;
 mod faults;
 mod files;
 mod model;
+mod notes;
 mod reads;
 mod replicas;
 #[path = "../../tests/it/support/postgres.rs"]
@@ -238,6 +239,8 @@ impl Call {
             staged_for: None,
             key_sent: true,
             lookup: Some("{\"operation\":\"comments.list\"}".to_owned()),
+            authorization: None,
+            before: None,
             repeats: None,
             spend: None,
             now_ms: 2_000,
@@ -277,6 +280,8 @@ fn finish(entry: EntryId, state: State, cause: Option<Cause>) -> Finish {
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms: 3_000,
     }
 }

@@ -177,15 +177,25 @@ impl Ask {
         whole_answer(&self.shared, &parts, body, &id).await
     }
 
-    /// Posts a message of ours; `None` if there is no answer.
+    /// Posts a message of ours that calls no tool; `None` if there is no answer.
     pub async fn post(
         &self,
         head: &Head,
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Option<(Parts, Body)> {
-        let settings = &self.shared.settings;
         headers.remove(NAME);
+        self.post_named(head, headers, body).await
+    }
+
+    /// As [`post`](Self::post), with the name of a tool as the headers have it.
+    pub async fn post_named(
+        &self,
+        head: &Head,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Option<(Parts, Body)> {
+        let settings = &self.shared.settings;
         headers.remove(&crate::http::headers::IDEMPOTENCY_KEY);
         headers.remove("last-event-id");
         let params: Vec<HeaderName> = headers

@@ -150,6 +150,8 @@ impl Carry {
                 let mut changes = Changes::default();
                 let stripped: Vec<&str> = ignored.iter().map(String::as_str).collect();
                 changes.strip_arguments = &stripped;
+                let parent = write.head.span.as_ref().map(|span| span.outgoing().to_string());
+                changes.trace_parent = parent.as_deref();
                 if let Place::Argument(argument) = &carrier.place {
                     changes.key = Some((argument, &written));
                 }

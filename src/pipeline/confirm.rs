@@ -33,7 +33,13 @@ impl Step for Confirm {
         mut carried: Box<Carried>,
         next: Next<'_, N>,
     ) -> Answered {
-        let spend = match self.admit(&carried) {
+        let span = carried.fresh.write.head.span.clone();
+        let began = span.as_ref().map(|_| self.shared.clock.instant());
+        let admitted = self.admit(&carried);
+        if let (Some(span), Some(began)) = (span, began) {
+            span.step("anvil.confirm", began, self.shared.clock.instant());
+        }
+        let spend = match admitted {
             Ok(spend) => spend,
             Err(refused) if carried.fresh.write.mode == Mode::Observe => {
                 let write = &mut carried.fresh.write;

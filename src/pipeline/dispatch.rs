@@ -43,7 +43,11 @@ impl Stage<Attempt> for Dispatch {
 
     async fn run(&self, attempt: Attempt) -> Observation {
         let began = self.shared.clock.instant();
-        let (request, clocks) = match attempt {
+        let span = match &attempt {
+            Attempt::Read(read) => read.call.head.span.clone(),
+            Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
+        };
+        let (mut request, clocks) = match attempt {
             Attempt::Read(read) => {
                 let clocks = self.clocks(&read.served.operation.timeouts);
                 match self.read_request(read) {
@@ -61,7 +65,18 @@ impl Stage<Attempt> for Dispatch {
                 (Request::from_parts(wire.head, Body::full(wire.body)), clocks)
             }
         };
+        if let Some(span) = &span {
+            span.put(request.headers_mut());
+        }
         let sent = self.upstream.send(request, &clocks).await;
+        if let Some(span) = &span {
+            let (status, error) = match &sent {
+                Sent::Answer(answer) => (Some(answer.status().as_u16()), None),
+                Sent::Lost(_) => (None, Some("lost")),
+                Sent::NotSent(_) => (None, Some("not_sent")),
+            };
+            span.dispatched(began, self.shared.clock.instant(), status, error);
+        }
         let elapsed = self.shared.clock.instant().saturating_duration_since(began);
         let common = self.shared.metrics.common();
         let [primary, _] = &common.upstream_duration;
@@ -106,7 +121,10 @@ impl Dispatch {
         let body = match payload {
             Payload::Http(body) => body,
             Payload::Mcp(call) => {
-                let forwarded = call.forwarded(&crate::mcp::request::Changes::default());
+                let parent = head.span.as_ref().map(|span| span.outgoing().to_string());
+                let trace_parent = parent.as_deref();
+                let changes = crate::mcp::request::Changes { trace_parent, ..Default::default() };
+                let forwarded = call.forwarded(&changes);
                 if forwarded != *call.message().body() {
                     encode::mark_rewritten(&mut headers);
                 }

@@ -66,7 +66,7 @@ pub fn refusal(
     let choice = match groups.as_slice() {
         [] => Choice::Undeclared { strictest: None },
         [group] => {
-            let scope = Scope { request: doc.request(), response: None, key: None };
+            let scope = Scope { request: doc.request(), response: None, key: None, before: None };
             choose(&Found::One(group), &scope)
         }
         several => choose_among(several, head, &doc),

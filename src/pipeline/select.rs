@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use http::Method;
 
 use super::ask::Ask;
+use super::audit;
 use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
 use super::rounds::State;
@@ -71,8 +72,19 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
             Err(call) => call,
         };
         let is_staged = call.control.stage;
+        let span = call.head.span.clone();
+        let began = span.as_ref().map(|_| self.shared.clock.instant());
         // Boxed, or every read's future would have room for all that other calls may wait for.
-        match Box::pin(self.select(call)).await? {
+        let selected = Box::pin(self.select(call)).await?;
+        if let (Some(span), Some(began)) = (span, began) {
+            let (served, class) = match &selected {
+                Selected::Read(read) => (&read.served, Class::Read),
+                Selected::Write(write) => (&write.served, write.class),
+            };
+            audit::describe(&span, &served.operation, class);
+            span.step("anvil.classify", began, self.shared.clock.instant());
+        }
+        match selected {
             // A read has no draft, and a call that asks for one must not be made as it is.
             Selected::Read(read) if is_staged => Err(Box::new(Refused {
                 refusal: Refusal::NoDraftForm,
@@ -83,6 +95,7 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 metrics: Some(read.metrics),
                 class: Class::Read,
                 question: None,
+                caller: None,
             })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
             Selected::Write(write) => Box::pin(next.run(write)).await,
@@ -109,7 +122,8 @@ impl<R> Select<R> {
     /// for. Any other call is given back.
     fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
         let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
-        if !is_plain || call.control.stage {
+        // A traced call says what it was matched to, further below.
+        if !is_plain || call.control.stage || call.head.span.is_some() {
             return Err(call);
         }
         let live = self.shared.policies.peek();
@@ -462,7 +476,10 @@ impl<R> Select<R> {
         let choice = match live.snapshot.find_tool(call.name()) {
             Some(group) => {
                 let request = Request::Arguments(call.arguments());
-                choose(&Found::One(group), &Scope { request, response: None, key: None })
+                choose(
+                    &Found::One(group),
+                    &Scope { before: None, request, response: None, key: None },
+                )
             }
             None => Choice::Undeclared { strictest: None },
         };
@@ -586,7 +603,8 @@ impl<R> Select<R> {
         let choice = match groups {
             [] => Choice::Undeclared { strictest: None },
             [group] => {
-                let scope = Scope { request: doc.request(), response: None, key: None };
+                let scope =
+                    Scope { before: None, request: doc.request(), response: None, key: None };
                 choose(&Found::One(group), &scope)
             }
             groups => choose_among(groups, head, doc),
@@ -687,6 +705,7 @@ fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
         metrics: live.metrics(served),
         class: operation.class,
         question: None,
+        caller: None,
     })
 }
 
@@ -731,6 +750,7 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
         metrics: Some(Arc::clone(&chosen.metrics)),
         class: chosen.class,
         question: None,
+        caller: None,
     })
 }
 
@@ -780,7 +800,7 @@ pub(super) fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestD
     for group in groups {
         let params = parameters(std::slice::from_ref(group), head.path());
         let own = RequestDoc::new(&params, head.query(), &head.headers, doc.body.clone());
-        let scope = Scope { request: own.request(), response: None, key: None };
+        let scope = Scope { before: None, request: own.request(), response: None, key: None };
         match choose(&Found::One(group), &scope) {
             Choice::Declared(served) => {
                 let is_worse =
@@ -861,11 +881,17 @@ fn request_place(path: &Path) -> Option<(String, Vec<String>)> {
 
 fn assertions(operation: &Operation) -> impl Iterator<Item = &Assertion> {
     use crate::contract::operation::Verification;
+    use crate::contract::plan::Stage;
     let bound = match &operation.verification {
         Verification::ResponseBinding { assertions, .. } => assertions.as_slice(),
-        Verification::None | Verification::Plan => &[],
+        Verification::None | Verification::Plan(_) => &[],
     };
-    operation.rejected_if.iter().chain(bound)
+    let staged: &[Stage] = match &operation.verification {
+        Verification::Plan(plan) => &plan.stages,
+        Verification::None | Verification::ResponseBinding { .. } => &[],
+    };
+    let staged = staged.iter().flat_map(|stage| &stage.assertions);
+    operation.rejected_if.iter().chain(bound).chain(staged)
 }
 
 fn assertion_place(assertion: &Assertion) -> Option<(String, Vec<String>)> {

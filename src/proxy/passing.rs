@@ -35,7 +35,7 @@ use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
 use crate::pipeline::settle::{is_encoded, is_event_stream, passed, void_old_body};
 use crate::pipeline::stream::{
-    Ended, Rewrite, Watch, Watched, read_answer, rewritten, watched_stream,
+    Ended, Rewrite, Stop, Watch, Watched, read_answer, rewritten, watched_stream,
 };
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
@@ -235,7 +235,9 @@ async fn observed(
             at_answer: Box::new(move |answer, _| rewrite(answer)),
             at_end: Box::new(|_| None),
         };
-        return read_answer(parts, body, watched);
+        let tasks = shared.tasks.clone();
+        let stop: Stop = Box::pin(async move { tasks.hurried().await });
+        return read_answer(parts, body, watched, stop);
     }
     if !is_json(essence(&parts.headers)) {
         return Response::from_parts(parts, body);

@@ -1,4 +1,4 @@
-"""Renders everything under deploy/: the chart with each of its value files, and the kustomize examples."""
+"""Renders everything under deploy/: the chart with each of its value files, and the kustomize overlays."""
 import pathlib
 import re
 import shutil
@@ -9,7 +9,7 @@ import yaml
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CHART = TOP / "deploy/helm/takeback"
-EXAMPLES = TOP / "deploy/kustomize/examples"
+EXAMPLES = TOP / "deploy/kustomize/overlays"
 GOLDENS = TOP / "tests/golden/deploy"
 TOOLS = TOP / ".tools/deploy/bin"
 

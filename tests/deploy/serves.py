@@ -13,7 +13,7 @@ sys.path.insert(0, str(renders.TOP / "tests/clients"))
 import sidecar  # noqa: E402
 
 # For a render whose policy is somewhere else.
-FALLBACK = (renders.TOP / "deploy/kustomize/examples/gateway/policy.yaml").read_text()
+FALLBACK = (renders.TOP / "deploy/kustomize/overlays/gateway/policy.yaml").read_text()
 
 
 def settings(kubes):

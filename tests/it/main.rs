@@ -10,6 +10,10 @@
 
 mod support;
 
+/// The admin API, on its socket and on a network address.
+mod admin;
+/// What the log says of writes, and what it must not hold.
+mod audit;
 /// Tools called over plain HTTP.
 mod bridge;
 /// What an adversary found.
@@ -32,6 +36,8 @@ mod database;
 mod demo;
 /// What a hop must not change or pass.
 mod edges;
+/// Evidence after the answer, and states before the call.
+mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
@@ -46,6 +52,8 @@ mod hangup;
 mod http;
 /// The layers of the sources, and what no file may hold.
 mod layers;
+/// Probes, the drain, and the commands for images without a shell.
+mod lifecycle;
 /// MCP over streamable HTTP.
 mod mcp;
 /// Confirmation in the protocol: rounds, and questions on a call's stream.
@@ -60,12 +68,16 @@ mod mcp_rounds;
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.
 mod reload;
+/// Unknown outcomes that settle of themselves.
+mod settling;
 /// The policies for real APIs.
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
 /// TLS on both sides, and who calls by certificate, token or header.
 mod tls;
+/// Spans, as a collector gets them.
+mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
 mod writes;

@@ -8,7 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
-use crate::ledger::{Begin, Begun, Finish, LedgerError, Look, Priors, Reason, Settled, Stored};
+use crate::ledger::{
+    Begin, Begun, Finish, LedgerError, Look, Note, Priors, Reason, Settled, Stored,
+};
 
 use super::{Pending, Shared};
 
@@ -39,6 +41,8 @@ impl Inbox {
 pub(in crate::ledger) enum Done {
     /// A begin.
     Begun(Begun),
+    /// The entry is no longer where it was judged; nothing written.
+    Changed,
     /// Something, and nobody needs more.
     Written,
     /// No such entry; nothing written.
@@ -86,6 +90,7 @@ pub(in crate::ledger) enum Write {
     Delivered { entry: EntryId, _place: Pending },
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
+    Note(Box<Note>, Reply<Settled>),
     Settle(Box<Settle>, Reply<Settled>),
     TookBack(Box<TookBack>, Reply<Settled>),
     Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
@@ -160,6 +165,7 @@ impl From<rusqlite::Error> for Failure {
 /// Tells whoever waits for a write what became of it.
 pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) {
     let error = match done {
+        Done::Changed => Some(LedgerError::Changed),
         Done::NotFound => Some(LedgerError::NotFound),
         Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
         Done::Refused => Some(LedgerError::Refused),
@@ -182,7 +188,10 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
         (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
             tell(reply, Ok(()));
         }
-        (Write::Settle(_, reply) | Write::TookBack(_, reply), Done::Settled(settled)) => {
+        (
+            Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply),
+            Done::Settled(settled),
+        ) => {
             tell(reply, Ok(settled));
         }
         _ => {}
@@ -196,7 +205,9 @@ pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Settle(_, reply) | Write::TookBack(_, reply) => tell(reply, Err(error)),
+        Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply) => {
+            tell(reply, Err(error));
+        }
         Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
     }
 }
@@ -213,6 +224,7 @@ pub(in crate::ledger) fn tell<T>(reply: oneshot::Sender<T>, answer: T) {
 pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
     match done {
         Done::Begun(Begun::Changed(_) | Begun::Spent)
+        | Done::Changed
         | Done::NotFound
         | Done::NotUnknown(_)
         | Done::Refused => true,
@@ -223,7 +235,11 @@ pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => true,
+        Write::Begin(..)
+        | Write::Heartbeat(..)
+        | Write::Note(..)
+        | Write::Settle(..)
+        | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
     }
@@ -235,9 +251,12 @@ pub(in crate::ledger) fn pages(write: &Write) -> usize {
         Write::Finish(finish, ..) => {
             PAGES + finish.answer.as_ref().map_or(0, |answer| answer.body.len() / 4096)
         }
-        Write::Begin(..)
-        | Write::Delivered { .. }
+        Write::Begin(begin, ..) => {
+            PAGES + begin.before.as_ref().map_or(0, |before| before.len() / 4096 + 1)
+        }
+        Write::Delivered { .. }
         | Write::Heartbeat(..)
+        | Write::Note(..)
         | Write::Settle(..)
         | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,

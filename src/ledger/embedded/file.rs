@@ -18,7 +18,10 @@ use super::{OpenError, Options};
 const APPLICATION_ID: i64 = 0x746b_626b;
 
 /// The schema version that this program reads and writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
+
+/// The steps from each older version to the next, from 1 on.
+const STEPS: &[&str] = &[include_str!("to_2.sql")];
 
 /// How long a command waits for another program's lock on the file.
 const BUSY: Duration = Duration::from_millis(500);
@@ -133,11 +136,12 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<(Connection, Identi
         return Err(OpenError::Foreign);
     } else if version > VERSION {
         return Err(OpenError::Newer { found: version, known: VERSION });
-    } else if version < VERSION {
-        return Err(OpenError::Older { found: version, known: VERSION });
     }
     settle(&conn, options)?;
     check(&conn, path)?;
+    if !is_new && version < VERSION {
+        bring_up(&conn, version)?;
+    }
     let identity = identify(&conn, path)?;
     Ok((conn, identity))
 }
@@ -161,6 +165,19 @@ pub(super) fn reopen(
         return Err(Failure::new(Reason::Replaced, "another ledger is at its path"));
     }
     Ok((conn, identity))
+}
+
+/// The newest time that a ledger of this or an older version knows, in milliseconds since 1970.
+pub(super) fn newest_ms(path: &Path) -> Result<i64, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY)?;
+    if pragma::<i64>(&conn, "application_id")? != APPLICATION_ID {
+        return Err(OpenError::Foreign);
+    }
+    let newest: Option<i64> =
+        conn.query_row("SELECT max(seq), at_ms FROM history", [], |row| row.get(1))?;
+    Ok(newest.unwrap_or(0))
 }
 
 /// Opens the ledger for reading, beside a running writer or without one.
@@ -285,6 +302,7 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     let (sealing, finder) = keys.split_at(32);
     conn.execute_batch("BEGIN IMMEDIATE")?;
     conn.execute_batch(include_str!("schema.sql"))?;
+    conn.execute_batch(include_str!("views.sql"))?;
     conn.execute(
         "INSERT INTO meta (name, value) VALUES ('store', ?1), ('sealing_key', ?2), \
          ('finder_key', ?3), ('indexed_to', 0), ('indexed', 0), ('heartbeat_ms', 0)",
@@ -293,6 +311,22 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;
     conn.pragma_update(None, "user_version", VERSION)?;
     conn.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+/// Brings an older ledger up to this version, whole or not at all.
+fn bring_up(conn: &Connection, found: i64) -> Result<(), OpenError> {
+    let done = usize::try_from(found).ok().and_then(|found| found.checked_sub(1));
+    let steps = done.and_then(|done| STEPS.get(done..));
+    let steps = steps.ok_or(OpenError::Older { found, known: VERSION })?;
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    for step in steps {
+        conn.execute_batch(step)?;
+    }
+    conn.execute_batch(include_str!("views.sql"))?;
+    conn.pragma_update(None, "user_version", VERSION)?;
+    conn.execute_batch("COMMIT")?;
+    tracing::info!(from = found, to = VERSION, "the ledger was brought up to date");
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 mod begin;
 mod finish;
+mod note;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -341,7 +342,7 @@ impl Store {
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                 cause, who, why, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
                 seq,
@@ -354,6 +355,7 @@ impl Store {
                 step.cause.map(Cause::as_str),
                 step.who,
                 step.why,
+                step.detail,
             ])?;
         Ok(seq)
     }
@@ -361,7 +363,7 @@ impl Store {
 
 impl<'a> Step<'a> {
     /// The step that makes an entry.
-    fn first(number: i64, at_ms: i64) -> Self {
+    fn first(number: i64, at_ms: i64, detail: Option<&'a str>) -> Self {
         Self {
             number,
             previous: None,
@@ -372,6 +374,7 @@ impl<'a> Step<'a> {
             cause: None,
             who: None,
             why: None,
+            detail,
         }
     }
 
@@ -387,6 +390,7 @@ impl<'a> Step<'a> {
             cause,
             who: None,
             why: None,
+            detail: None,
         }
     }
 }
@@ -471,6 +475,7 @@ struct Step<'a> {
     cause: Option<Cause>,
     who: Option<&'a str>,
     why: Option<&'a str>,
+    detail: Option<&'a str>,
 }
 
 fn digest_trace(digest: &Digest, is_staged: bool) -> Trace<'_> {

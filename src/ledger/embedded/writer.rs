@@ -313,6 +313,7 @@ impl Writer {
                 self.shared.note_time(*now_ms);
                 store.heartbeat(*now_ms)
             }
+            Write::Note(note, _) => store.note(note),
             Write::Settle(settle, _) => store.settle(settle),
             Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
@@ -423,7 +424,11 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => {
+            Write::Begin(..)
+            | Write::Heartbeat(..)
+            | Write::Note(..)
+            | Write::Settle(..)
+            | Write::TookBack(..) => {
                 refuse(write, error);
             }
         }

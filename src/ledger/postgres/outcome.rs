@@ -12,7 +12,7 @@ use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId};
 use crate::ledger::desk::command::{Done, Settle, TookBack, Write};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
+use crate::ledger::{Answer, Finish, MAX_ANSWER, Note, Settled};
 
 /// How long after its end a used confirmation is remembered: no clock is off by so much.
 const SPENT_MARGIN_MS: i64 = 600_000;
@@ -55,6 +55,8 @@ pub(super) struct Outcomes {
     answer_statuses: Vec<Option<i32>>,
     answer_headers: Vec<Option<Vec<u8>>>,
     answer_bodies: Vec<Option<Vec<u8>>>,
+    evidence: Vec<Option<String>>,
+    due: Vec<Option<i64>>,
 }
 
 impl Plan<'_> {
@@ -78,6 +80,7 @@ impl Plan<'_> {
                     pipe.add(sql::FORGET, vec![before]);
                     Some(Done::Written)
                 }
+                Write::Note(note, _) => Some(self.note(note, pipe)?),
                 Write::Settle(settle, _) => Some(self.settle(settle, pipe)?),
                 Write::TookBack(took_back, _) => Some(self.took_back(took_back, pipe)?),
                 Write::Withdraw { entry, attempt, now_ms } => {
@@ -129,9 +132,13 @@ impl Plan<'_> {
             if let Some(before) = state_before(&subject) {
                 // What its last finish said still holds.
                 let seq = self.next_number()?;
-                let ids: Vec<Param> =
-                    vec![Box::new(subject.id), Box::new(code(before)), Box::new(seq)];
-                pipe.add(sql::RESTORE, ids);
+                let restored: Vec<Param> = vec![
+                    Box::new(subject.id),
+                    Box::new(code(before)),
+                    Box::new(seq),
+                    Box::new(finish.now_ms),
+                ];
+                pipe.add(sql::RESTORE, restored);
                 let cause = Some(Cause::NotSent.as_str());
                 let step = Step { cause, ..Step::of(&subject, before) };
                 pipe.add(sql::STEP, step.params(seq, finish.now_ms));
@@ -177,6 +184,66 @@ impl Plan<'_> {
             ..Step::of(&subject, state)
         };
         pipe.add(sql::STEP, step.params(seq, settle.now_ms));
+        Ok(Done::Settled(Settled { version: seq, state }))
+    }
+
+    /// Writes a note, and settles the entry or replaces its verdict where the note says so.
+    fn note(&mut self, note: &Note, pipe: &mut Pipe<'_>) -> Result<Done, Fault> {
+        let Some(subject) = self.subject(note.entry).cloned() else {
+            return Ok(Done::NotFound);
+        };
+        if subject.state == State::Begun {
+            // The newest step of a begun entry is its begin, which a finish relies on.
+            return Ok(Done::Refused);
+        }
+        if subject.version != note.version {
+            return Ok(Done::Changed);
+        }
+        let state = match note.outcome {
+            None => subject.state,
+            Some(_) if subject.state != State::Unknown => {
+                return Ok(Done::NotUnknown(subject.state));
+            }
+            Some(Outcome::Accepted) => State::Accepted,
+            Some(Outcome::Rejected) => State::Rejected,
+            Some(Outcome::Unknown) => return Ok(Done::Refused),
+        };
+        if note.verdict.is_some() && state != State::Accepted {
+            return Ok(Done::Refused);
+        }
+        let seq = self.next_number()?;
+        pipe.add(
+            sql::NOTE,
+            vec![
+                Box::new(subject.id),
+                Box::new(seq),
+                Box::new(note.due.map(|due| due.at_ms)),
+                Box::new(note.due.map(|due| attempts(due.tries))),
+                Box::new(note.verdict.map(Verdict::as_str)),
+            ],
+        );
+        let cause = note.outcome.map(|_| Cause::Settled.as_str());
+        if cause.is_some() {
+            pipe.add(
+                sql::NOTE_SETTLES,
+                vec![
+                    Box::new(subject.id),
+                    Box::new(code(state)),
+                    Box::new(note.now_ms),
+                    Box::new(cause),
+                ],
+            );
+        }
+        let step = Step {
+            cause,
+            who: Some(note.noted.as_str()),
+            why: Some(&note.why),
+            noted: Some(note.noted),
+            verdict: note.verdict,
+            detail: note.detail.as_deref(),
+            ..Step::of(&subject, state)
+        };
+        pipe.add(sql::STEP, step.params(seq, note.now_ms));
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
@@ -240,6 +307,9 @@ impl Plan<'_> {
                 cause: Some(cause),
                 who: None,
                 why: Some(&why),
+                noted: None,
+                verdict: None,
+                detail: None,
             };
             pipe.add(sql::STEP, step.params(seq, at_ms));
         }
@@ -274,6 +344,8 @@ fn not_sent(entry: EntryId, attempt: u32, now_ms: i64) -> Finish {
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms,
     }
 }
@@ -304,6 +376,8 @@ impl Outcomes {
         self.answer_statuses.push(kept.map(|answer| i32::from(answer.status)));
         self.answer_headers.push(kept.map(headers_blob));
         self.answer_bodies.push(kept.map(|answer| answer.body.clone()));
+        self.evidence.push(finish.evidence.as_deref().map(text));
+        self.due.push(finish.due_ms);
         if let Some(mark) = finish.undoes.filter(|_| is_accepted) {
             self.undoing.push(Undoing {
                 entry: finish.entry,
@@ -328,6 +402,7 @@ impl Outcomes {
                     Box::new(self.kept),
                     Box::new(self.causes.clone()),
                     Box::new(self.undo_marks.clone()),
+                    Box::new(self.due),
                 ],
             );
             pipe.add(
@@ -353,6 +428,7 @@ impl Outcomes {
                     Box::new(self.answer_statuses),
                     Box::new(self.answer_headers),
                     Box::new(self.answer_bodies),
+                    Box::new(self.evidence),
                 ],
             );
         }

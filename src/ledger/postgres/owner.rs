@@ -38,7 +38,8 @@ const STEPS: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, 
 /// Whatever an earlier attempt was answered says nothing of this one.
 const CRASHED: &str = "UPDATE takeback.entry e SET state = $1, version = t.seq, finish = t.seq, \
      finished_ms = $2, delivered = false, answered = false, kept = false, cause = $3, \
-     undo_mark = NULL FROM unnest($4::uuid[], $5::int8[]) AS t(id, seq) WHERE e.id = t.id";
+     undo_mark = NULL, verdict = NULL, tries = 0, \
+     due_ms = CASE WHEN e.lookup IS NOT NULL THEN $2::int8 END FROM unnest($4::uuid[], $5::int8[]) AS t(id, seq) WHERE e.id = t.id";
 
 const BURY: &str = "DELETE FROM takeback.owner WHERE id = ANY($1)";
 

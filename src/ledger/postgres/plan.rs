@@ -11,10 +11,11 @@ use super::outcome::Outcomes;
 use super::rows::{self, code, column, text};
 use super::session::{Fault, Param, Pipe};
 use super::sql;
+use crate::contract::class;
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::desk::command::{Done, Write};
 use crate::ledger::entry::State;
-use crate::ledger::{Begin, Begun, Guard};
+use crate::ledger::{Begin, Begun, Guard, Noted};
 
 /// An entry as a finish, a decision or a rerun needs it.
 #[derive(Clone, Debug)]
@@ -146,6 +147,10 @@ impl<'a> Plan<'a> {
                 }
                 Write::Settle(settle, _) => {
                     plan.named.push(rows::uuid(settle.entry));
+                    plan.steps += 1;
+                }
+                Write::Note(note, _) => {
+                    plan.named.push(rows::uuid(note.entry));
                     plan.steps += 1;
                 }
                 Write::TookBack(took_back, _) => {
@@ -389,11 +394,17 @@ impl<'a> Plan<'a> {
             match &judged.verdict {
                 Verdict::Started { attempt, seq, rerun: Some(subject) } => {
                     pipe.add(sql::AGAIN, again(begin, subject, *attempt, *seq, owner));
-                    let step = Step { attempt: *attempt, ..Step::of(subject, State::Begun) };
+                    let step = Step {
+                        attempt: *attempt,
+                        detail: begin.authorization.as_deref(),
+                        ..Step::of(subject, State::Begun)
+                    };
                     pipe.add(sql::STEP, step.params(*seq, begin.now_ms));
+                    keep_before(begin, pipe);
                 }
                 Verdict::Started { seq, rerun: None, .. } => {
                     inserts.add(begin, *seq, judged.known_digest().map(|prior| prior.entry));
+                    keep_before(begin, pipe);
                     let known = judged.hashes().into_iter();
                     for hash in known.filter(|hash| !judged.claims.contains(hash)) {
                         pointed.push(hash);
@@ -415,9 +426,11 @@ impl<'a> Plan<'a> {
         }
         if !inserts.ids.is_empty() {
             let (ids, seqs) = (inserts.ids.clone(), inserts.seqs.clone());
-            let times = inserts.times.clone();
+            let (times, details) = (inserts.times.clone(), inserts.authorizations.clone());
             pipe.add(sql::INSERT, inserts.params(owner));
-            pipe.add(sql::FIRST_STEPS, vec![Box::new(seqs), Box::new(ids), Box::new(times)]);
+            let first: Vec<Param> =
+                vec![Box::new(seqs), Box::new(ids), Box::new(times), Box::new(details)];
+            pipe.add(sql::FIRST_STEPS, first);
         }
         if !pointed.is_empty() {
             pipe.add(sql::POINT, vec![Box::new(pointed), Box::new(pointed_to)]);
@@ -488,6 +501,9 @@ pub(super) struct Step<'a> {
     pub(super) cause: Option<&'static str>,
     pub(super) who: Option<&'a str>,
     pub(super) why: Option<&'a str>,
+    pub(super) noted: Option<Noted>,
+    pub(super) verdict: Option<class::Verdict>,
+    pub(super) detail: Option<&'a str>,
 }
 
 impl Step<'_> {
@@ -501,6 +517,9 @@ impl Step<'_> {
             cause: None,
             who: None,
             why: None,
+            noted: None,
+            verdict: None,
+            detail: None,
         }
     }
 
@@ -517,6 +536,9 @@ impl Step<'_> {
             Box::new(self.cause),
             Box::new(self.who.map(text)),
             Box::new(self.why.map(text)),
+            Box::new(self.noted.map(Noted::as_str)),
+            Box::new(self.verdict.map(class::Verdict::as_str)),
+            Box::new(self.detail.map(text)),
         ]
     }
 }
@@ -524,6 +546,17 @@ impl Step<'_> {
 /// A number of attempts as the database has it.
 pub(super) fn attempts(attempt: u32) -> i32 {
     i32::try_from(attempt).unwrap_or(i32::MAX)
+}
+
+/// Keeps the state before the newest attempt. An attempt without one leaves none of an earlier
+/// attempt's: it would pass for its own.
+fn keep_before(begin: &Begin, pipe: &mut Pipe<'_>) {
+    let id = rows::uuid(begin.subject());
+    if let Some(before) = &begin.before {
+        pipe.add(sql::IMAGE, vec![Box::new(id), Box::new(text(before))]);
+    } else if begin.rerun.is_some() {
+        pipe.add(sql::UNIMAGE, vec![Box::new(id)]);
+    }
 }
 
 fn again(begin: &Begin, subject: &Subject, attempt: u32, seq: i64, owner: Uuid) -> Vec<Param> {
@@ -583,6 +616,8 @@ struct Inserts {
     spent_ms: Vec<Option<i64>>,
     nonces: Vec<Option<Vec<u8>>>,
     lookups: Vec<Option<String>>,
+    /// Of their first steps.
+    authorizations: Vec<Option<String>>,
 }
 
 impl Inserts {
@@ -618,6 +653,7 @@ impl Inserts {
         self.spent_ms.push(begin.spend.map(|spend| spend.expires_ms));
         self.nonces.push(begin.spend.map(|spend| spend.nonce.to_vec()));
         self.lookups.push(begin.lookup.as_deref().map(text));
+        self.authorizations.push(begin.authorization.as_deref().map(text));
     }
 
     /// As [`sql::INSERT`] takes them.

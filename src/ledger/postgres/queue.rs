@@ -97,6 +97,7 @@ impl Queue {
             Write::Heartbeat(now_ms, _) => shared.note_time(*now_ms),
             Write::Delivered { .. }
             | Write::Finish(..)
+            | Write::Note(..)
             | Write::Settle(..)
             | Write::TookBack(..)
             | Write::Withdraw { .. } => {}
@@ -129,7 +130,11 @@ impl Queue {
                 self.came += 1;
                 self.waiting.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => {
+            Write::Begin(..)
+            | Write::Heartbeat(..)
+            | Write::Note(..)
+            | Write::Settle(..)
+            | Write::TookBack(..) => {
                 refuse(write, error);
             }
         }
@@ -248,7 +253,11 @@ impl Queue {
 pub(super) fn is_lazy(write: &Write) -> bool {
     match write {
         Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => true,
-        Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => false,
+        Write::Begin(..)
+        | Write::Heartbeat(..)
+        | Write::Note(..)
+        | Write::Settle(..)
+        | Write::TookBack(..) => false,
     }
 }
 
@@ -257,6 +266,7 @@ fn touches(write: &Write) -> [Option<EntryId>; 2] {
     match write {
         Write::Begin(begin, ..) => [begin.rerun, None],
         Write::Finish(finish, ..) => [Some(finish.entry), None],
+        Write::Note(note, _) => [Some(note.entry), None],
         Write::Settle(settle, _) => [Some(settle.entry), None],
         Write::TookBack(took_back, _) => [Some(took_back.entry), Some(took_back.by)],
         Write::Withdraw { entry, .. } => [Some(*entry), None],

@@ -3,6 +3,7 @@
 //! Looks that come while others are on their way are asked together, in one pipe. A connection that
 //! broke is made again by the next who asks.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -195,6 +196,20 @@ pub(in crate::ledger) struct DatabaseReader {
 impl DatabaseReader {
     /// Connects and checks the version.
     pub(in crate::ledger) fn open(address: &Address) -> Result<Self, OpenError> {
+        Self::connect(address, async |session| schema::check(session).await)
+            .map(|(opened, ())| opened)
+    }
+
+    /// The newest time in the history, in milliseconds since 1970, or 0; of an older version too.
+    pub(in crate::ledger) fn newest_ms(address: &Address) -> Result<i64, OpenError> {
+        Self::connect(address, async |session| schema::newest_ms(session).await).map(|(_, ms)| ms)
+    }
+
+    /// Connects, does one thing, and stays to be asked.
+    fn connect<T: Send + 'static>(
+        address: &Address,
+        first: impl AsyncFnOnce(&Session) -> Result<T, OpenError> + Send + 'static,
+    ) -> Result<(Self, T), OpenError> {
         let connector = Connector::new(address)?;
         let (asks, asked) = mpsc::unbounded_channel();
         let (opened, is_opened) = std::sync::mpsc::channel();
@@ -207,7 +222,7 @@ impl DatabaseReader {
             runtime.block_on(async move {
                 let checked = async {
                     let session = connector.connect(&[]).await?;
-                    schema::check(&session).await
+                    first(&session).await
                 };
                 let checked = checked.await;
                 let is_fine = checked.is_ok();
@@ -221,7 +236,7 @@ impl DatabaseReader {
             .spawn(serve)
             .map_err(OpenError::Io)?;
         let gone = || OpenError::Unusable(Reason::Failed);
-        is_opened.recv().map_err(|_| gone())?.map(|()| Self { asks })
+        is_opened.recv().map_err(|_| gone())?.map(|value| (Self { asks }, value))
     }
 
     pub(in crate::ledger) fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
@@ -235,6 +250,15 @@ impl DatabaseReader {
 
     pub(in crate::ledger) fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         self.ask(move |session| async move { rows::unknowns(&session, limit).await })
+    }
+
+    pub(in crate::ledger) fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<EntryId>, LedgerError> {
+        let beside: Vec<_> = beside.iter().copied().map(rows::uuid).collect();
+        self.ask(move |session| async move { rows::superseded(&session, entry, &beside).await })
     }
 
     pub(in crate::ledger) fn counts(&self) -> Result<Counts, LedgerError> {

@@ -1,7 +1,7 @@
 //! How values stand in the tables, and reading them back.
 
 use tokio_postgres::Row;
-use tokio_postgres::types::FromSql;
+use tokio_postgres::types::{FromSql, ToSql};
 use uuid::Uuid;
 
 use super::session::{Fault, Session};
@@ -10,7 +10,8 @@ use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::desk::command::Failure;
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{
-    Answer, Counts, Filter, FinishRecord, Principal, Prior, Reason, Record, Shown, Step, Tally,
+    Answer, Counts, Filter, FinishRecord, MAX_LATER, Noted, Pending, Principal, Prior, Reason,
+    Record, Shown, Step, Tally,
 };
 
 /// The columns of [`Prior`], in the order of [`prior`].
@@ -31,9 +32,11 @@ macro_rules! record_query {
             prior_columns!(),
             ", e.attempted_ms, e.class, e.kind, e.transport, e.target, e.task, e.staged_for, \
              e.key_sent, e.repeats, e.mark, e.fingerprint, e.policy_revision, f.attempt, \
-             f.disposition, f.verdict, f.upstream_status, f.upstream_id, f.undo, f.compensate, \
-             f.deadline_ms, f.undo_unavailable \
-             FROM takeback.entry e LEFT JOIN takeback.history f ON f.seq = e.finish ",
+             f.disposition, coalesce(e.verdict, f.verdict), f.upstream_status, f.upstream_id, \
+             f.undo, f.compensate, f.deadline_ms, f.undo_unavailable, f.detail, \
+             e.spent_nonce IS NOT NULL, e.due_ms, e.tries, n.detail \
+             FROM takeback.entry e LEFT JOIN takeback.history f ON f.seq = e.finish \
+             LEFT JOIN takeback.history n ON n.seq = e.version AND n.noted IS NOT NULL ",
             $rest
         )
     };
@@ -45,13 +48,14 @@ const UNKNOWNS: &str = record_query!("WHERE e.state = 4 ORDER BY e.number LIMIT 
 
 const LIST_OPEN: &str = record_query!(
     "WHERE e.state <= 4 AND e.state = $2 AND e.id < $1 AND ($3::text IS NULL OR e.operation = $3) \
-     AND ($5::text IS NULL OR e.task = $5) ORDER BY e.id DESC LIMIT $4"
+     AND ($5::text IS NULL OR e.task = $5) AND ($6::text IS NULL OR e.principal = $6) \
+     AND e.id >= $7 ORDER BY e.id DESC LIMIT $4"
 );
 
 const LIST: &str = record_query!(
     "WHERE e.id < $1 AND ($2::int2 IS NULL OR e.state = $2) \
      AND ($3::text IS NULL OR e.operation = $3) AND ($5::text IS NULL OR e.task = $5) \
-     ORDER BY e.id DESC LIMIT $4"
+     AND ($6::text IS NULL OR e.principal = $6) AND e.id >= $7 ORDER BY e.id DESC LIMIT $4"
 );
 
 const IS_THERE: &str = "SELECT 1 FROM takeback.entry WHERE id = $1";
@@ -60,18 +64,42 @@ const IS_THERE: &str = "SELECT 1 FROM takeback.entry WHERE id = $1";
 const HISTORY: &str = "WITH RECURSIVE step(seq) AS (SELECT $1::int8 UNION ALL \
      SELECT h.previous FROM takeback.history h JOIN step USING (seq) \
      WHERE h.previous IS NOT NULL) \
-     SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why \
+     SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why, h.noted, \
+     h.detail, h.verdict, h.disposition, h.upstream_status \
      FROM step JOIN takeback.history h USING (seq) ORDER BY h.seq";
 
 const ANSWER: &str = "SELECT f.status, f.headers, f.body FROM takeback.entry e \
      JOIN takeback.history f ON f.seq = e.finish WHERE e.id = $1 AND e.kept";
 
+const DUE: &str = record_query!(
+    "WHERE e.due_ms IS NOT NULL AND e.due_ms <= $1 AND e.state IN (4, 5) \
+     ORDER BY e.due_ms, e.number LIMIT $2"
+);
+
+const PENDING: &str = record_query!("WHERE e.id = $1 AND e.state IN (4, 5)");
+
+const BEFORE: &str = "SELECT before FROM takeback.image WHERE entry = $1";
+
+const NUMBER: &str = "SELECT number FROM takeback.entry WHERE id = $1";
+
+// By id, which has an index, from a time on at which no later entry can have its id from.
+const LATER: &str = "SELECT x.id FROM (\
+     SELECT e.id, e.number, e.target, e.transport, f.upstream_id FROM takeback.entry e \
+     LEFT JOIN takeback.history f ON f.seq = e.finish \
+     WHERE e.id > $1 AND e.number > $2 AND e.state NOT IN (6, 7) ORDER BY e.id LIMIT $3) x \
+     WHERE (($4::text IS NOT NULL AND strpos(x.target, ' ') > 0 \
+         AND substr(x.target, strpos(x.target, ' ') + 1) = $4) \
+       OR ($4::text IS NULL AND x.transport = $5 AND x.upstream_id = $6)) \
+     AND NOT (x.id = ANY($7)) ORDER BY x.number LIMIT 1";
+
 const COUNTS: &str = "SELECT state, count(*), min(began_ms) FROM takeback.entry \
      WHERE state <= 4 GROUP BY state";
 
 /// What a connection that reads prepares.
-pub(super) const STATEMENTS: &[&str] =
-    &[RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS];
+pub(super) const STATEMENTS: &[&str] = &[
+    RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS, DUE, PENDING, BEFORE,
+    NUMBER, LATER,
+];
 
 /// An entry's id as the database has it.
 pub(super) fn uuid(entry: EntryId) -> Uuid {
@@ -135,6 +163,7 @@ fn record(row: &Row) -> Result<Record, Fault> {
             compensate: column(row, at(18))?,
             deadline_ms: column(row, at(19))?,
             undo_unavailable: column(row, at(20))?,
+            evidence: column(row, at(21))?,
         }),
     };
     Ok(Record {
@@ -151,6 +180,9 @@ fn record(row: &Row) -> Result<Record, Fault> {
         mark: digest(row, at(9))?,
         fingerprint: digest(row, at(10))?,
         policy_revision: digest(row, at(11))?,
+        confirmed: column(row, at(22))?,
+        due_ms: column(row, at(23))?,
+        tries: number(row, at(24))?,
         finish,
     })
 }
@@ -180,12 +212,20 @@ pub(super) async fn list(session: &Session, filter: &Filter) -> Result<Vec<Recor
     let state = filter.state.map(code);
     let operation = filter.operation.as_ref().map(OperationId::as_str);
     let limit = limit_of(filter.limit);
+    let (task, principal) = (&filter.task, &filter.principal);
+    let since = filter.since_ms.map_or(Uuid::nil(), first_id_at);
     // The open entries are few, and have an index.
     let rows = match state.filter(|_| filter.state.is_some_and(State::is_open)) {
         Some(state) => {
-            session.query(LIST_OPEN, &[&before, &state, &operation, &limit, &filter.task]).await?
+            let params: &[&(dyn ToSql + Sync)] =
+                &[&before, &state, &operation, &limit, task, principal, &since];
+            session.query(LIST_OPEN, params).await?
         }
-        None => session.query(LIST, &[&before, &state, &operation, &limit, &filter.task]).await?,
+        None => {
+            let params: &[&(dyn ToSql + Sync)] =
+                &[&before, &state, &operation, &limit, task, principal, &since];
+            session.query(LIST, params).await?
+        }
     };
     rows.iter().map(record).collect()
 }
@@ -197,7 +237,69 @@ pub(super) async fn show(session: &Session, entry: EntryId) -> Result<Option<Sho
     };
     let rows = session.query(HISTORY, &[&record.prior.version]).await?;
     let history = rows.iter().map(step).collect::<Result<_, Fault>>()?;
-    Ok(Some(Shown { record, history }))
+    let before = session.query(BEFORE, &[&uuid(entry)]).await?;
+    let before = before.first().map(|row| column(row, 0)).transpose()?;
+    Ok(Some(Shown { record, history, before }))
+}
+
+/// Reads the columns of [`record_query`], and the newest note's.
+fn pending(row: &Row) -> Result<Pending, Fault> {
+    Ok(Pending { record: record(row)?, last: column(row, PRIOR + 25)? })
+}
+
+/// The entries that are due, the one due longest first.
+pub(super) async fn due(
+    session: &Session,
+    now_ms: i64,
+    limit: usize,
+) -> Result<Vec<Pending>, Fault> {
+    session.query(DUE, &[&now_ms, &limit_of(limit)]).await?.iter().map(pending).collect()
+}
+
+/// One entry, as [`due`] gives it.
+pub(super) async fn pending_of(
+    session: &Session,
+    entry: EntryId,
+) -> Result<Option<Pending>, Fault> {
+    session.query(PENDING, &[&uuid(entry)]).await?.first().map(pending).transpose()
+}
+
+/// How far the clocks of two sidecars may be apart, milliseconds: a later entry may have an id that
+/// is so much earlier.
+const APART_MS: i64 = 300_000;
+
+/// The first later entry, accepted or open, that is of the resource which this entry's undo changes;
+/// those of `beside` are passed over.
+pub(super) async fn superseded(
+    session: &Session,
+    entry: EntryId,
+    beside: &[Uuid],
+) -> Result<Option<EntryId>, Fault> {
+    let Some(record) = record_of(session, entry).await? else { return Ok(None) };
+    let Some(finish) = record.finish.filter(|_| record.prior.state == State::Accepted) else {
+        return Ok(None);
+    };
+    let path = finish.undo_path();
+    // Over HTTP the path says which thing it is; ids of different kinds of things may be equal.
+    let id = finish.upstream_id.filter(|_| path.is_none());
+    if path.is_none() && id.is_none() {
+        return Ok(None);
+    }
+    let rows = session.query(NUMBER, &[&uuid(entry)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let began: i64 = column(row, 0)?;
+    let from = first_id_at(record.prior.began_ms.saturating_sub(APART_MS));
+    let limit = limit_of(MAX_LATER);
+    let params: &[&(dyn ToSql + Sync)] =
+        &[&from, &began, &limit, &path, &record.transport, &id, &beside];
+    let rows = session.query(LATER, params).await?;
+    rows.first().map(|row| column(row, 0).map(entry_id)).transpose()
+}
+
+/// The lowest id that an entry of this time, in milliseconds since 1970, can have.
+fn first_id_at(ms: i64) -> Uuid {
+    let ms = u128::try_from(ms.clamp(0, (1 << 48) - 1)).unwrap_or(0);
+    Uuid::from_u128(ms << 80)
 }
 
 fn step(row: &Row) -> Result<Step, Fault> {
@@ -210,6 +312,11 @@ fn step(row: &Row) -> Result<Step, Fault> {
         cause: cause(row, 5)?,
         who: column(row, 6)?,
         why: column(row, 7)?,
+        noted: optional(row, 8, |text: String| Noted::from_name(&text))?,
+        detail: column(row, 9)?,
+        verdict: optional(row, 10, |text: String| Verdict::from_name(&text))?,
+        disposition: optional(row, 11, |text: String| Disposition::from_name(&text))?,
+        upstream_status: optional(row, 12, |status: i32| u16::try_from(status).ok())?,
     })
 }
 

@@ -9,7 +9,10 @@ use super::session::{Fault, Session};
 use crate::ledger::desk::command::Failure;
 
 /// The schema version of this program.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
+
+/// The steps from each older version to the next, from 1 on.
+const UPGRADES: &[&str] = &[include_str!("to_2.sql")];
 
 /// How often the making is tried: sidecars that start together meet in it.
 const TRIES: usize = 10;
@@ -26,6 +29,10 @@ const MAKE: &str = "CREATE SCHEMA IF NOT EXISTS takeback; \
 const READ: &str = "SELECT version FROM takeback.version";
 
 const READ_LOCKED: &str = "SELECT version FROM takeback.version FOR UPDATE";
+
+const SET_VERSION: &str = "UPDATE takeback.version SET version = $1";
+
+const NEWEST: &str = "SELECT at_ms FROM takeback.history ORDER BY seq DESC LIMIT 1";
 
 const SECRET: &str =
     "INSERT INTO takeback.meta (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
@@ -84,13 +91,38 @@ async fn try_bring_up(session: &Session) -> Result<(), Step> {
             getrandom::fill(&mut secret).map_err(|_| Step::Open(OpenError::Random))?;
             session.query(SECRET, &[&name, &&secret[..]]).await?;
         }
-        session.run("UPDATE takeback.version SET version = 1").await?;
+        finish(session).await?;
     } else if found != VERSION {
-        session.run("ROLLBACK").await?;
-        return Err(Step::Open(mismatch(found)));
+        let done = usize::try_from(found).ok().and_then(|found| found.checked_sub(1));
+        let Some(steps) = done.and_then(|done| UPGRADES.get(done..)).filter(|_| found < VERSION)
+        else {
+            session.run("ROLLBACK").await?;
+            return Err(Step::Open(mismatch(found)));
+        };
+        for step in steps {
+            // An index over many entries takes its time.
+            session.run_long(step).await?;
+        }
+        finish(session).await?;
+        tracing::info!(from = found, to = VERSION, "the ledger was brought up to date");
     }
     session.run("COMMIT").await?;
     Ok(())
+}
+
+/// Makes the views and notes the version.
+async fn finish(session: &Session) -> Result<(), Fault> {
+    session.run(include_str!("views.sql")).await?;
+    session.query(SET_VERSION, &[&VERSION]).await.map(drop)
+}
+
+/// The newest time that the history knows, of whatever version; 0 if there is none.
+pub(super) async fn newest_ms(session: &Session) -> Result<i64, OpenError> {
+    if session.query(EXISTS, &[]).await?.is_empty() {
+        return Ok(0);
+    }
+    let rows = session.query(NEWEST, &[]).await?;
+    Ok(rows.first().map(|row| super::rows::column(row, 0)).transpose()?.unwrap_or(0))
 }
 
 /// Fails unless the schema is there and of this version; changes nothing.

@@ -1,4 +1,4 @@
--- The ledger in PostgreSQL, schema version 1. Plain SQL: no extension, no procedure, no trigger.
+-- The ledger in PostgreSQL, schema version 2. Plain SQL: no extension, no procedure, no trigger.
 -- Operators may read it while sidecars run:
 --   psql "$TAKEBACK_LEDGER" -c 'SELECT * FROM takeback.open_entries'
 -- Ask the views (entries, open_entries, history_readable, owners); the tables are laid out for
@@ -62,7 +62,10 @@ CREATE TABLE takeback.entry (
   spent_ms bigint,                   -- the confirmation that this attempt used up
   spent_nonce bytea,
   cause text,                        -- of the newest finish; means nothing while begun
-  lookup text                        -- the resolved read that finds the effect, JSON
+  lookup text,                       -- the resolved read that finds the effect, JSON
+  due_ms bigint,                     -- when it is looked at next of itself; NULL: not
+  tries integer NOT NULL DEFAULT 0,  -- looks since the newest attempt
+  verdict text                       -- of what was read since the finish; NULL: the finish's holds
 );
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -72,6 +75,8 @@ CREATE INDEX open_key ON takeback.entry (key) WHERE state <= 4 AND weak AND key 
 CREATE INDEX unknown_of ON takeback.entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX undo_of ON takeback.entry (principal, undo_mark, number)
   WHERE state = 5 AND undo_mark IS NOT NULL;
+
+CREATE INDEX due ON takeback.entry (due_ms) WHERE due_ms IS NOT NULL;
 
 CREATE TABLE takeback.finder (
   -- The newest entry of a principal with a key, or with a digest and stage flag; keyed hashes, so
@@ -104,7 +109,15 @@ CREATE TABLE takeback.history (
   undo_unavailable text,
   status integer,                    -- the kept answer: status,
   headers bytea,                     -- name, NUL, value, NUL, ...
-  body bytea
+  body bytea,
+  noted text,                        -- what was looked at after the finish: lookup, readback
+  detail text                        -- JSON: who allowed a begin, what a finish or a look proved
+);
+
+CREATE TABLE takeback.image (
+  -- The state before a call, where its operation declares that it be read.
+  entry uuid PRIMARY KEY,
+  before text NOT NULL               -- JSON
 );
 
 CREATE TABLE takeback.spent (
@@ -113,38 +126,3 @@ CREATE TABLE takeback.spent (
   nonce bytea NOT NULL,
   PRIMARY KEY (expires_ms, nonce)
 );
-
-CREATE VIEW takeback.entries AS
-SELECT
-  e.id AS entry,
-  CASE e.state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS state,
-  CASE WHEN e.state > 2 THEN e.cause END AS cause,
-  f.verdict, e.class, e.kind, e.operation, e.target, e.transport, e.principal, e.key,
-  coalesce(e.ledger_id, e.key, CAST(e.id AS text)) AS ledger_id, e.key_sent, e.task, e.staged_for,
-  e.attempt, e.owner, to_timestamp(e.began_ms / 1000.0) AS began,
-  CASE WHEN e.state > 2 THEN to_timestamp(e.finished_ms / 1000.0) END AS finished,
-  e.delivered, f.upstream_status, f.upstream_id, f.undo, f.compensate,
-  to_timestamp(f.deadline_ms / 1000.0) AS deadline, f.undo_unavailable, e.lookup, e.repeats,
-  encode(e.digest, 'hex') AS digest, e.state AS state_code
-FROM takeback.entry e LEFT JOIN takeback.history f ON f.seq = e.finish;
-
-CREATE VIEW takeback.open_entries AS
-SELECT * FROM takeback.entries WHERE state_code <= 4;
-
-CREATE VIEW takeback.history_readable AS
-SELECT
-  h.seq, to_timestamp(h.at_ms / 1000.0) AS at, h.entry,
-  CASE h.from_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS from_state,
-  CASE h.to_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS to_state,
-  h.attempt, h.cause, h.who, h.why, e.operation
-FROM takeback.history h LEFT JOIN takeback.entry e ON e.id = h.entry;
-
-CREATE VIEW takeback.owners AS
-SELECT o.id AS owner, o.lease_until, o.lease_until > clock_timestamp() AS is_alive,
-  to_timestamp(o.heartbeat_ms / 1000.0) AS heartbeat,
-  (SELECT count(*) FROM takeback.entry e
-    WHERE e.owner = o.id AND e.state <= 4 AND e.state = 2) AS begun
-FROM takeback.owner o;

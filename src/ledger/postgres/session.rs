@@ -28,6 +28,9 @@ use crate::tasks::Tasks;
 /// that a caller still hears why.
 pub(super) const STATEMENT_WITHIN: Duration = Duration::from_secs(3);
 
+/// The longest that a step of an upgrade may take: an index over a large table, once.
+const LONG_WITHIN: Duration = Duration::from_secs(600);
+
 /// What every connection asks of the server: statements and abandoned transactions end there too,
 /// so that a sidecar that stands still holds no locks against the others for long.
 const SETTINGS: &str = "SET statement_timeout = 3000; \
@@ -136,6 +139,15 @@ impl Session {
     /// Runs statements without parameters; for the schema.
     pub(super) async fn run(&self, sql: &str) -> Result<(), Fault> {
         bounded(self.client.batch_execute(sql)).await
+    }
+
+    /// As [`run`](Self::run), within a transaction, for what may take minutes.
+    pub(super) async fn run_long(&self, sql: &str) -> Result<(), Fault> {
+        self.run("SET LOCAL statement_timeout = 600000").await?;
+        let running = self.client.batch_execute(sql);
+        let done = tokio::time::timeout(LONG_WITHIN, running).await;
+        done.map_err(|_| Fault::stalled())?.map_err(Fault::from)?;
+        self.run("SET LOCAL statement_timeout = 3000").await
     }
 
     /// Runs one statement; prepared if it was named at the connect.

@@ -52,42 +52,62 @@ pub(super) const INSERT: &str = "INSERT INTO takeback.entry (id, number, version
      fingerprint, policy_revision, class, kind, transport, target, task, staged_for, repeats, \
      earlier, spent_ms, spent_nonce, lookup)";
 
-pub(super) const FIRST_STEPS: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, attempt) \
-     SELECT t.seq, t.entry, t.at_ms, 2, 1 FROM unnest($1::int8[], $2::uuid[], $3::int8[]) \
-     AS t(seq, entry, at_ms)";
+pub(super) const FIRST_STEPS: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, \
+     attempt, detail) SELECT t.seq, t.entry, t.at_ms, 2, 1, t.detail \
+     FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::text[]) AS t(seq, entry, at_ms, detail)";
 
 pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
-     to_state, attempt, cause, who, why) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+     to_state, attempt, cause, who, why, noted, verdict, detail) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 pub(super) const AGAIN: &str = "UPDATE takeback.entry SET state = 2, version = $2, attempt = $3, owner = $4, \
      attempted_ms = $5, key_sent = $6, twin = $7, fingerprint = $8, policy_revision = $9, \
      class = $10, kind = $11, spent_ms = $12, spent_nonce = $13, lookup = $14, \
-     before = $15 WHERE id = $1";
+     before = $15, due_ms = NULL, tries = 0 WHERE id = $1";
+
+pub(super) const IMAGE: &str = "INSERT INTO takeback.image (entry, before) VALUES ($1, $2) \
+     ON CONFLICT (entry) DO UPDATE SET before = excluded.before";
+
+pub(super) const UNIMAGE: &str = "DELETE FROM takeback.image WHERE entry = $1";
 
 pub(super) const FINISH: &str = "UPDATE takeback.entry e SET state = t.state, version = t.seq, \
      finish = t.seq, finished_ms = t.at_ms, delivered = false, answered = t.answered, \
-     kept = t.kept, cause = t.cause, undo_mark = t.undo_mark \
+     kept = t.kept, cause = t.cause, undo_mark = t.undo_mark, verdict = NULL, \
+     due_ms = CASE WHEN t.due_ms IS NOT NULL AND (t.state <> 4 OR e.lookup IS NOT NULL) \
+       THEN t.due_ms ELSE e.due_ms END, \
+     tries = CASE WHEN t.due_ms IS NOT NULL AND (t.state <> 4 OR e.lookup IS NOT NULL) \
+       THEN 0 ELSE e.tries END \
      FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::int8[], $5::bool[], $6::bool[], \
-     $7::text[], $8::bytea[]) \
-     AS t(id, seq, state, at_ms, answered, kept, cause, undo_mark) WHERE e.id = t.id";
+     $7::text[], $8::bytea[], $9::int8[]) \
+     AS t(id, seq, state, at_ms, answered, kept, cause, undo_mark, due_ms) WHERE e.id = t.id";
 
 pub(super) const FINISH_STEPS: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
      to_state, attempt, cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-     compensate, deadline_ms, undo_unavailable, status, headers, body) \
+     compensate, deadline_ms, undo_unavailable, status, headers, body, detail) \
      SELECT t.seq, t.entry, t.previous, t.at_ms, t.from_state, t.to_state, t.attempt, t.cause, \
      t.disposition, t.verdict, t.upstream_status, t.upstream_id, t.undo, t.undo_mark, t.compensate, \
-     t.deadline_ms, t.undo_unavailable, t.status, t.headers, t.body \
+     t.deadline_ms, t.undo_unavailable, t.status, t.headers, t.body, t.detail \
      FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::int8[], $5::int2[], $6::int2[], \
      $7::int4[], $8::text[], $9::text[], $10::text[], $11::int4[], $12::text[], $13::text[], \
-     $14::bytea[], $15::text[], $16::int8[], $17::text[], $18::int4[], $19::bytea[], $20::bytea[]) \
+     $14::bytea[], $15::text[], $16::int8[], $17::text[], $18::int4[], $19::bytea[], $20::bytea[], \
+     $21::text[]) \
      AS t(seq, entry, previous, at_ms, from_state, to_state, attempt, cause, disposition, verdict, \
      upstream_status, upstream_id, undo, undo_mark, compensate, deadline_ms, undo_unavailable, \
-     status, headers, body)";
+     status, headers, body, detail)";
 
-pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2, version = $3 WHERE id = $1";
+pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2::int2, version = $3, \
+     due_ms = CASE WHEN $2::int2 = 4 AND lookup IS NOT NULL THEN $4::int8 END WHERE id = $1";
 
 pub(super) const SETTLE: &str = "UPDATE takeback.entry SET state = $2, version = $3, finished_ms = $4, \
-     kept = false, cause = $5 WHERE id = $1";
+     kept = false, cause = $5, due_ms = NULL WHERE id = $1";
+
+pub(super) const NOTE: &str = "UPDATE takeback.entry SET version = $2, due_ms = $3, \
+     tries = coalesce($4::int4, tries + 1), verdict = coalesce($5::text, verdict) WHERE id = $1";
+
+/// What a note decides, after [`NOTE`]. An answer kept of the unknown attempt is no answer to a
+/// settled one.
+pub(super) const NOTE_SETTLES: &str = "UPDATE takeback.entry SET state = $2, finished_ms = $3, \
+     kept = false, cause = $4 WHERE id = $1";
 
 pub(super) const DELIVERED: &str =
     "UPDATE takeback.entry SET delivered = true WHERE id = ANY($1) AND state > 2";
@@ -99,7 +119,7 @@ pub(super) const UNDO_TARGETS: &str = "SELECT t.i, x.id, x.version, x.attempt \
        AND e.undo_mark IS NOT NULL ORDER BY e.number DESC LIMIT 1 FOR UPDATE) x";
 
 pub(super) const UNDONE: &str =
-    "UPDATE takeback.entry SET state = 7, version = $2, cause = $3 WHERE id = $1";
+    "UPDATE takeback.entry SET state = 7, version = $2, cause = $3, due_ms = NULL WHERE id = $1";
 
 /// Confirmations that ended long ago.
 pub(super) const FORGET: &str = "DELETE FROM takeback.spent WHERE (expires_ms, nonce) IN \
@@ -122,10 +142,14 @@ pub(super) const STATEMENTS: &[&str] = &[
     FIRST_STEPS,
     STEP,
     AGAIN,
+    IMAGE,
+    UNIMAGE,
     FINISH,
     FINISH_STEPS,
     RESTORE,
     SETTLE,
+    NOTE,
+    NOTE_SETTLES,
     DELIVERED,
     UNDO_TARGETS,
     UNDONE,

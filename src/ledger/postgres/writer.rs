@@ -389,6 +389,7 @@ impl Writer {
                 // Their attempts are nobody's, or were made unknown with the rest of ours.
                 Write::Begin(..)
                 | Write::Heartbeat(..)
+                | Write::Note(..)
                 | Write::Settle(..)
                 | Write::TookBack(..) => refuse(write, error),
                 Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => {

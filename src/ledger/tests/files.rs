@@ -49,13 +49,13 @@ async fn files_of_other_versions_and_kinds_are_refused() {
         rusqlite::Connection::open(bench.path()).unwrap().execute_batch(sql).unwrap();
     };
 
-    change("PRAGMA user_version = 2");
+    change("PRAGMA user_version = 3");
     let newer = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(newer, OpenError::Newer { found: 2, known: 1 }));
+    assert!(matches!(newer, OpenError::Newer { found: 3, known: 2 }));
     assert!(matches!(ReadOnly::open(bench.path()), Err(OpenError::Newer { .. })));
     change("PRAGMA user_version = 0");
     let older = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(older, OpenError::Older { found: 0, known: 1 }));
+    assert!(matches!(older, OpenError::Older { found: 0, known: 2 }));
     change("PRAGMA application_id = 5");
     let foreign = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
     assert!(matches!(foreign, OpenError::Foreign));

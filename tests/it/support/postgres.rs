@@ -182,20 +182,15 @@ fn watch(base: &Path, users: &Path) {
         .map(|word| format!("'{}'", word.to_string_lossy()))
         .collect();
     let script = format!(
-        "exec 9>>'{}'; while sleep 5; do flock -n -x 9 && {{ {}; rm -rf '{}'; exit; }}; done",
+        "(exec 9>>'{}'; while sleep 20; do flock -n -x 9 && {{ {}; rm -rf '{}'; exit; }}; done) &",
         users.display(),
         words.join(" "),
         base.display(),
     );
-    #[expect(clippy::zombie_processes, reason = "it outlives this process, and is then init's")]
-    Command::new("sh")
-        .args(["-c", &script])
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    // The shell ends at once; what it leaves behind waits.
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", &script]).process_group(0).stderr(Stdio::null());
+    expect(&mut watcher);
 }
 
 fn url(folder: &Path, database: &str) -> String {

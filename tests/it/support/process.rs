@@ -129,6 +129,46 @@ impl Home {
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
+    /// Starts it with more flags; `None` if it ends before it serves.
+    pub fn try_start_with(&self, flags: &[&str]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.args(flags);
+        self.started(command, data, telemetry)
+    }
+
+    /// The folder that everything lies in.
+    pub fn folder(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Starts it with settings as variables: their names without `TAKEBACK_`.
+    pub fn start_set(&self, settings: &[(&str, &str)]) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        for (name, value) in settings {
+            command.env(format!("TAKEBACK_{name}"), value);
+        }
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
+    /// Starts it with variables of others.
+    pub fn start_env(&self, variables: &[(&str, &str)]) -> Process {
+        self.try_start_env(variables).expect("the sidecar starts")
+    }
+
+    /// As `start_env`; `None` if it ends before it serves.
+    pub fn try_start_env(&self, variables: &[(&str, &str)]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.envs(variables.iter().copied());
+        self.started(command, data, telemetry)
+    }
+
+    /// Starts it with another filter of its log.
+    pub fn start_logging(&self, filter: &str) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.env("TAKEBACK_LOG", filter);
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
     /// Starts it under a wrapper; `None` if it ends before it serves.
     pub fn start_under(&self, wrapper: &[&str]) -> Option<Process> {
         let (command, data, telemetry) = self.command(wrapper);

@@ -16,7 +16,9 @@ use takeback::ledger::{Embedded, Ledger, Options};
 use takeback::mcp::Methods;
 use takeback::metrics::Metrics;
 use takeback::pipeline::confirmation::Sealer;
+use takeback::pipeline::fetch::Fetch;
 use takeback::pipeline::live::{Live, Policies};
+use takeback::pipeline::reconcile::background;
 use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
 use takeback::principal::Sources;
@@ -34,6 +36,7 @@ pub struct Sidecar {
     pub drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
+    upstream: SocketAddr,
     _directory: tempfile::TempDir,
 }
 
@@ -116,11 +119,13 @@ impl Setup {
                 mode: self.mode,
                 limits: self.limits.clone(),
                 timeouts: self.timeouts,
+                first_look: Duration::from_secs(5),
                 pseudonym: "takeback-test".to_owned(),
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Injected::default(),
                 principals: Sources::default(),
+                spans: None,
                 mcp: self.mcp.clone(),
             },
             tasks: tasks.clone(),
@@ -165,13 +170,28 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, drain, places, ledger_path, upstream, _directory: directory }
     }
 }
 
 impl Sidecar {
     pub fn start(policy: &str, upstream: &Upstream) -> Self {
         Setup::new(policy).start(upstream)
+    }
+
+    /// Reads as the running sidecar makes them of itself.
+    pub fn fetch(&self) -> Fetch {
+        let authority =
+            Authority::new(&self.upstream.ip().to_string(), self.upstream.port()).unwrap();
+        let config = upstream::Config::new(authority);
+        let upstream = upstream::Upstream::new(config, self.shared.tasks.clone());
+        Fetch { shared: Arc::clone(&self.shared), upstream }
+    }
+
+    /// Looks at what is due, as the running sidecar does of itself; says how many entries that were.
+    pub fn look(&self) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { background::tick(&self.fetch()).await.unwrap() })
     }
 
     pub fn agent(&self) -> Agent {

@@ -108,7 +108,8 @@ impl Store {
                 begin.lookup,
             ])?;
         self.newest = self.newest.max(number);
-        let seq = self.step(&Step::first(number, begin.now_ms))?;
+        let seq = self.step(&Step::first(number, begin.now_ms, begin.authorization.as_deref()))?;
+        self.keep_before(number, begin)?;
         let principal = &look.principal.id;
         let hash = known.digest.unwrap_or_else(|| {
             self.finder.hash(principal, digest_trace(&look.digest, look.staged))
@@ -160,14 +161,19 @@ impl Store {
 
     fn begin_again(&mut self, begin: &Begin, subject: &Subject) -> rusqlite::Result<u32> {
         let attempt = subject.attempt.saturating_add(1);
-        let seq =
-            self.step(&Step { attempt, ..Step::of(subject, State::Begun, None, begin.now_ms) })?;
+        let seq = self.step(&Step {
+            attempt,
+            detail: begin.authorization.as_deref(),
+            ..Step::of(subject, State::Begun, None, begin.now_ms)
+        })?;
+        self.keep_before(subject.number, begin)?;
         // What the last finish said stays: if this attempt is not sent, it still holds.
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
                  key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
-                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13 WHERE number = ?1",
+                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, due_ms = NULL, \
+                 tries = 0 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -194,6 +200,21 @@ impl Store {
             self.finder.add_now(&self.conn, hash, subject.number)?;
         }
         Ok(attempt)
+    }
+}
+
+impl Store {
+    /// Keeps the state before the newest attempt. An attempt without one leaves none of an earlier
+    /// attempt's: it would pass for its own.
+    fn keep_before(&self, number: i64, begin: &Begin) -> rusqlite::Result<()> {
+        if let Some(before) = &begin.before {
+            self.conn
+                .prepare_cached("INSERT OR REPLACE INTO image (entry, before) VALUES (?1, ?2)")?
+                .execute(params![number, before])?;
+        } else if begin.rerun.is_some() {
+            self.conn.prepare_cached("DELETE FROM image WHERE entry = ?1")?.execute([number])?;
+        }
+        Ok(())
     }
 }
 
