@@ -56,7 +56,7 @@ use crate::server::{self, BindError, Drain, Security};
 use crate::tasks::Tasks;
 use crate::upstream::{self, Upstream};
 
-use control::{Parts, Stop};
+use control::{AdminListener, Parts, Stop};
 use worker::Worker;
 
 /// Why a sidecar could not start, or did not end well.
@@ -460,17 +460,20 @@ fn make_folder(socket: &Path) -> io::Result<()> {
 }
 
 /// The admin API's listener on a network address, and what stands before it.
-fn open_admin(
-    network: &AdminNetwork,
-    clock: &Clock,
-) -> Result<(std::net::TcpListener, Gate), AppError> {
+fn open_admin(network: &AdminNetwork, clock: &Clock) -> Result<AdminListener, AppError> {
     let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
     let failed = |source| AppError::AdminAddress { address: network.address, source };
     let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    tracing::info!(%address, "the admin API is on the network too, with tokens");
-    Ok((listener, Gate::new(tokens, address, clock.clone())))
+    let tls = network.tls.as_ref().map(|tls| Arc::clone(&tls.value));
+    let is_tls = tls.is_some();
+    tracing::info!(%address, tls = is_tls, "the admin API is on the network too, with tokens");
+    let gate = match tls {
+        Some(_) => Gate::behind_tls(tokens, clock.clone()),
+        None => Gate::new(tokens, address, clock.clone()),
+    };
+    Ok(AdminListener { socket: listener, gate, tls })
 }
 
 /// The newest time that the ledger knows, or 0: time does not start before it.

@@ -94,10 +94,12 @@ pub struct Config {
 }
 
 /// The admin API on a network address, beside its socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct AdminNetwork {
-    /// A loopback address: what leaves the host would have to be encrypted.
+    /// Where it listens.
     pub address: SocketAddr,
+    /// The certificate; always there where other hosts reach the address.
+    pub tls: Option<Loaded<Arc<ServerTls>>>,
     /// Who may ask: lines of a name, a role (`read`, `operate`) and a token.
     pub tokens_file: PathBuf,
 }
@@ -382,11 +384,21 @@ fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
     let given = reader.text("admin_listen");
     let address = given.as_ref().and_then(|(_, text)| text.parse::<SocketAddr>().ok());
     let tokens_file = reader.path("admin.tokens_file");
+    let has_cert = reader.list("admin.cert_file").is_some();
+    let tls = secure::admin(reader);
+    if let (None, true) = (address, has_cert) {
+        let given = reader.list("admin.cert_file");
+        let origin = given.map_or(Origin::Nowhere, |given| given.origin);
+        let what = "`admin.cert_file` is given, and `admin_listen` is no network address";
+        reader.error(origin, what, "give an address such as 0.0.0.0:9465, or remove it");
+    }
     match (given, address, tokens_file) {
-        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() => {
-            let what = "`admin_listen` is an address that other hosts reach, which needs TLS; \
-                        that is not supported yet";
-            reader.error(origin, what, "give a loopback address, or the path of a Unix socket");
+        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() && !has_cert => {
+            let what = "`admin_listen` is an address that other hosts reach, and there is no \
+                        certificate: tokens would go over the network in clear";
+            let help = "give `admin.cert_file` and `admin.key_file`, a loopback address, or the \
+                        path of a Unix socket";
+            reader.error(origin, what, help);
             None
         }
         (Some((origin, _)), Some(_), None) => {
@@ -395,7 +407,7 @@ fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
             reader.error(origin, what, "give `admin.tokens_file`, or the path of a Unix socket");
             None
         }
-        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tokens_file }),
+        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tls, tokens_file }),
         (_, None, Some(_)) => {
             let given = reader.list("admin.tokens_file");
             let origin = given.map_or(Origin::Nowhere, |given| given.origin);

@@ -181,6 +181,8 @@ words! {
     ServedFile {
         /// The data port's certificate and key.
         ServerCertificate = "server_certificate",
+        /// The admin API's certificate and key, on a network address.
+        AdminCertificate = "admin_certificate",
         /// The upstream's authorities, and our certificate for it.
         UpstreamCertificate = "upstream_certificate",
         /// The headers that every request to the upstream carries.
@@ -296,7 +298,7 @@ pub struct Common {
     /// Readings of changed files, by [`ServedFile`]: applied, rejected.
     pub file_reloads: Vec<[Counter; 2]>,
     /// When the certificates expire: the data port's, that which the upstream is shown; 0 for none.
-    pub certificate_expiry: [Gauge; 2],
+    pub certificate_expiry: [Gauge; 3],
     /// Whether the newest policy is in force.
     pub last_reload_ok: Gauge,
     /// When a policy last came into force.
@@ -677,7 +679,7 @@ impl Common {
                     })
                 })
                 .collect(),
-            certificate_expiry: ["server", "upstream"].map(|certificate| {
+            certificate_expiry: ["server", "admin", "upstream"].map(|certificate| {
                 let labels = [("certificate", certificate)];
                 maker.gauge("takeback_certificate_expiry_timestamp_seconds", &labels)
             }),

@@ -4,7 +4,7 @@
 //! connector. Both sides speak TLS 1.2 and 1.3 and offer `h2` and `http/1.1`. Early data is off on
 //! both: what can be replayed by whoever saw it is no proof that somebody asked (standards H-25).
 //!
-//! [`ServerTls`] is what the data port shows, [`ClientTls`] what the upstream is shown and judged
+//! [`ServerTls`] is what a port shows (the data port, and the admin API's on a network), [`ClientTls`] what the upstream is shown and judged
 //! by. Each holds one whole configuration that is swapped at once when its files change: a handshake
 //! has the old one or the new one, and connections that stand are not touched. Resumption belongs to
 //! a configuration too, so a client whose authority was taken away cannot resume past it.
@@ -32,7 +32,9 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 /// What both sides offer, the preferred one first.
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const PROTOCOLS: [&[u8]; 2] = [b"h2", HTTP1];
+
+const HTTP1: &[u8] = b"http/1.1";
 
 fn protocols() -> Vec<Vec<u8>> {
     PROTOCOLS.iter().map(|protocol| protocol.to_vec()).collect()

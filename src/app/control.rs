@@ -28,6 +28,7 @@ use crate::pipeline::reconcile::background;
 use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
+use crate::tls::ServerTls;
 
 /// How often the ledger is asked whether it takes rows, and gauges and histograms are brought up.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -71,6 +72,13 @@ pub(super) struct Control {
     pub(super) signals: Signals,
 }
 
+/// The admin API's place on the network, and what stands before it.
+pub(super) struct AdminListener {
+    pub(super) socket: std::net::TcpListener,
+    pub(super) gate: Gate,
+    pub(super) tls: Option<Arc<ServerTls>>,
+}
+
 /// What it gets when the rest is built.
 pub(super) struct Parts {
     pub(super) admin: Admin,
@@ -80,7 +88,7 @@ pub(super) struct Parts {
     pub(super) drain_asks: mpsc::Receiver<()>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
     /// The admin API's listener on a network address, where one is asked for.
-    pub(super) admin_network: Option<(std::net::TcpListener, Gate)>,
+    pub(super) admin_network: Option<AdminListener>,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
     pub(super) draining: Arc<AtomicBool>,
@@ -150,10 +158,10 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
         }
-        if let Some((socket, gate)) = admin_network {
+        if let Some(AdminListener { socket, gate, tls }) = admin_network {
             match TcpListener::from_std(socket) {
                 Ok(socket) => {
-                    let listener = Listener::Admin(socket, Arc::new(gate));
+                    let listener = Listener::Admin(socket, Arc::new(gate), tls);
                     let serving = serve(listener, router, Bounds::ADMIN_NETWORK, tasks.clone());
                     vital(&tasks, &health, "admin network listener", serving);
                 }

@@ -29,6 +29,7 @@ pub(super) struct Files {
     files: Vec<(ServedFile, Reread)>,
     fetch: Option<Fetch>,
     server: Option<Arc<ServerTls>>,
+    admin: Option<Arc<ServerTls>>,
     upstream: Option<Arc<ClientTls>>,
     metrics: Metrics,
 }
@@ -40,6 +41,14 @@ pub(super) fn watched(config: &Config, metrics: &Metrics) -> Files {
         let tls = Arc::clone(&loaded.value);
         let apply = move |contents: &_| tls.replace(contents).map_err(|error| error.to_string());
         let file = ServedFile::ServerCertificate;
+        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
+        files.push((file, reread));
+    }
+    let admin = config.admin_network.as_ref().and_then(|network| network.tls.as_ref());
+    if let Some(loaded) = admin {
+        let tls = Arc::clone(&loaded.value);
+        let apply = move |contents: &_| tls.replace(contents).map_err(|error| error.to_string());
+        let file = ServedFile::AdminCertificate;
         let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
         files.push((file, reread));
     }
@@ -81,6 +90,7 @@ pub(super) fn watched(config: &Config, metrics: &Metrics) -> Files {
         files,
         fetch,
         server: config.tls.as_ref().map(|loaded| Arc::clone(&loaded.value)),
+        admin: admin.map(|loaded| Arc::clone(&loaded.value)),
         upstream: config.upstream.tls.as_ref().map(|loaded| Arc::clone(&loaded.value)),
         metrics: metrics.clone(),
     };
@@ -145,9 +155,10 @@ impl Files {
     }
 
     fn show(&self) {
-        let [server, upstream] = &self.metrics.common().certificate_expiry;
+        let [server, admin, upstream] = &self.metrics.common().certificate_expiry;
         let seconds = |at: u64| f64::from(u32::try_from(at).unwrap_or(u32::MAX));
         server.set(seconds(self.server.as_ref().map_or(0, |tls| tls.not_after())));
+        admin.set(seconds(self.admin.as_ref().map_or(0, |tls| tls.not_after())));
         upstream.set(seconds(self.upstream.as_ref().map_or(0, |tls| tls.not_after())));
     }
 }

@@ -22,21 +22,37 @@ pub struct Loaded<T> {
 
 /// The data port's certificate.
 pub(super) fn server(reader: &mut Reader) -> Option<Loaded<Arc<ServerTls>>> {
-    let cert = reader.path("tls.cert_file");
-    let key = reader.path("tls.key_file");
-    let client_ca = reader.path("tls.client_ca_file");
-    let (cert, key) = both(reader, ("tls.cert_file", cert), ("tls.key_file", key))?;
+    let members = ["tls.cert_file", "tls.key_file", "tls.client_ca_file"];
+    port(reader, members, ServerTls::new)
+}
+
+/// The certificate of the admin API's network address.
+pub(super) fn admin(reader: &mut Reader) -> Option<Loaded<Arc<ServerTls>>> {
+    let members = ["admin.cert_file", "admin.key_file", "admin.client_ca_file"];
+    port(reader, members, ServerTls::http1)
+}
+
+fn port(
+    reader: &mut Reader,
+    members: [&'static str; 3],
+    make: impl FnOnce(&Contents) -> Result<ServerTls, TlsError>,
+) -> Option<Loaded<Arc<ServerTls>>> {
+    let [cert_member, key_member, ca_member] = members;
+    let cert = reader.path(cert_member);
+    let key = reader.path(key_member);
+    let client_ca = reader.path(ca_member);
+    let (cert, key) = both(reader, (cert_member, cert), (key_member, key))?;
     let Some((cert, key)) = cert.zip(key) else {
         if client_ca.is_some() {
-            let origin = origin(reader, "tls.client_ca_file");
-            let help = "give `tls.cert_file` and `tls.key_file` too";
-            reader.error(origin, "`tls.client_ca_file` is given without a certificate", help);
+            let origin = origin(reader, ca_member);
+            let what = format!("`{ca_member}` is given without a certificate");
+            let help = format!("give `{cert_member}` and `{key_member}` too");
+            reader.error(origin, what, help);
         }
         return None;
     };
     let files = ServerFiles { cert, key, client_ca };
-    let members = ["tls.cert_file", "tls.key_file", "tls.client_ca_file"];
-    load(reader, files.paths(), &members, ServerTls::new)
+    load(reader, files.paths(), &members, make)
 }
 
 /// The certificates of the way to an `https://` upstream; `host` is what its URL names.

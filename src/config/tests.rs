@@ -85,16 +85,6 @@ fn every_fault_is_told_at_once_with_its_place_and_what_to_do() {
 }
 
 #[test]
-fn each_setting_that_is_not_there_yet_says_so() {
-    let table = ["admin_listen: 10.0.0.1:9000"];
-    for text in table {
-        let faults = faults(with_required(file(text)));
-        assert!(faults.contains("not supported yet"), "{text}: {faults}");
-        assert_eq!(faults.matches("etc/takeback.yaml:1:").count(), 1, "{text}: {faults}");
-    }
-}
-
-#[test]
 fn a_network_address_of_the_admin_api_and_its_tokens_need_each_other() {
     let both = file("admin_listen: 127.0.0.1:9000\nadmin: { tokens_file: tokens }");
     let config = Config::load(with_required(both)).unwrap();
@@ -106,6 +96,10 @@ fn a_network_address_of_the_admin_api_and_its_tokens_need_each_other() {
     for (text, words) in [
         ("admin_listen: 127.0.0.1:9000", "there are no tokens"),
         ("admin: { tokens_file: tokens }", "is no network address"),
+        ("admin_listen: 10.0.0.1:9000\nadmin: { tokens_file: tokens }", "tokens would go over"),
+        ("admin: { cert_file: c, key_file: k }", "is no network address"),
+        ("admin: { cert_file: c }", "`admin.key_file`"),
+        ("admin: { client_ca_file: c }", "is given without a certificate"),
     ] {
         let faults = faults(with_required(file(text)));
         assert!(faults.contains(words), "{text}: {faults}");

@@ -1,4 +1,4 @@
-//! What the data port shows, and whom it believes.
+//! What a port shows, and whom it believes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use rustls_pki_types::UnixTime;
 use tokio_rustls::TlsAcceptor;
 
 use super::files::{TlsError, not_after, pair, roots};
-use super::{protocols, provider};
+use super::{HTTP1, protocols, provider};
 use crate::reread::Contents;
 
-/// The files of the data port.
+/// The files of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
     /// The certificate, and after it those of its issuers.
@@ -35,8 +35,9 @@ impl ServerFiles {
     }
 }
 
-/// The data port's side of handshakes.
+/// A port's side of handshakes.
 pub struct ServerTls {
+    protocols: Vec<Vec<u8>>,
     config: ArcSwap<ServerConfig>,
     not_after: AtomicU64,
 }
@@ -48,8 +49,22 @@ impl ServerTls {
     ///
     /// See [`TlsError`].
     pub fn new(contents: &Contents) -> Result<Self, TlsError> {
-        let (config, end) = configure(contents)?;
-        Ok(Self { config: ArcSwap::from_pointee(config), not_after: AtomicU64::new(end) })
+        Self::speaking(protocols(), contents)
+    }
+
+    /// As [`ServerTls::new`], for a port that speaks HTTP/1.1 only.
+    ///
+    /// # Errors
+    ///
+    /// See [`TlsError`].
+    pub fn http1(contents: &Contents) -> Result<Self, TlsError> {
+        Self::speaking(vec![HTTP1.to_vec()], contents)
+    }
+
+    fn speaking(protocols: Vec<Vec<u8>>, contents: &Contents) -> Result<Self, TlsError> {
+        let (config, end) = configure(protocols.clone(), contents)?;
+        let config = ArcSwap::from_pointee(config);
+        Ok(Self { protocols, config, not_after: AtomicU64::new(end) })
     }
 
     /// Takes other contents for the handshakes that come; connections that stand keep theirs.
@@ -58,7 +73,7 @@ impl ServerTls {
     ///
     /// See [`TlsError`]; what was in force stays.
     pub fn replace(&self, contents: &Contents) -> Result<(), TlsError> {
-        let (config, end) = configure(contents)?;
+        let (config, end) = configure(self.protocols.clone(), contents)?;
         self.config.store(Arc::new(config));
         self.not_after.store(end, Ordering::Relaxed);
         Ok(())
@@ -81,7 +96,10 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-fn configure(contents: &Contents) -> Result<(ServerConfig, u64), TlsError> {
+fn configure(
+    protocols: Vec<Vec<u8>>,
+    contents: &Contents,
+) -> Result<(ServerConfig, u64), TlsError> {
     let provider = provider();
     let pair = pair(contents.at(0), contents.at(1), UnixTime::now(), &provider)?;
     let end = pair.cert.first().and_then(not_after).unwrap_or_default();
@@ -99,7 +117,7 @@ fn configure(contents: &Contents) -> Result<(ServerConfig, u64), TlsError> {
         builder.with_no_client_auth()
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    config.alpn_protocols = protocols();
+    config.alpn_protocols = protocols;
     config.max_early_data_size = 0;
     Ok((config, end))
 }

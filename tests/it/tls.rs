@@ -504,3 +504,52 @@ fn h_6_mcp_49_a_header_is_believed_from_listed_peers_only() {
     assert_eq!(sent.header("x-forwarded-host"), Some("proxy"));
     assert_eq!(sent.header("forwarded"), None);
 }
+
+#[test]
+fn the_admin_api_on_a_network_speaks_tls_and_asks_for_the_certificate_and_the_token() {
+    let authority = Authority::new();
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let home = home(upstream.address);
+    let token = "operator-0123456789-0123456789-012345";
+    let tokens = home.file("tokens", format!("o operate {token}\n"));
+    let server = authority.pair(&["admin.test"]);
+    let cert = home.file("admin.pem", &server.cert);
+    let key = home.file("admin.key", &server.key);
+    let ca = home.file("ca.pem", &authority.pem);
+    let client = authority.pair(&["console.test"]);
+    let client_cert = home.file("console.pem", &client.cert);
+    let client_key = home.file("console.key", &client.key);
+    let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let _process = home.start_configured(&format!(
+        "admin_listen: 0.0.0.0:{port}\nadmin: {{ tokens_file: {}, cert_file: {}, key_file: {}, \
+         client_ca_file: {} }}\n",
+        shown(&tokens),
+        shown(&cert),
+        shown(&key),
+        shown(&ca)
+    ));
+    let curl = |scheme: &str, more: &[&str]| {
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--cacert", shown(&ca)])
+            .args(["--resolve", &format!("admin.test:{port}:127.0.0.1")])
+            .args(["--write-out", " %{http_version} %{http_code}", "--output"])
+            .arg(home.folder().join("answer"))
+            .args(more)
+            .arg(format!("{scheme}://admin.test:{port}/api/v1/policy"))
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        (output.status.success(), told)
+    };
+    let bearer = format!("authorization: Bearer {token}");
+    let pair = ["--cert", shown(&client_cert), "--key", shown(&client_key)];
+    let with_token = ["--header", bearer.as_str()];
+
+    assert_eq!(curl("https", &[pair.as_slice(), &with_token].concat()), (true, "1.1 200".into()));
+    assert_eq!(curl("https", &pair), (true, "1.1 401".into()), "a certificate is no token");
+    assert!(!curl("https", &with_token).0, "a token is no certificate");
+    assert!(!curl("http", &[pair.as_slice(), &with_token].concat()).0, "nothing in clear");
+    let page = "origin: https://evil.example";
+    let from_page = [pair.as_slice(), &with_token, &["--header", page]].concat();
+    assert_eq!(curl("https", &from_page), (true, "1.1 403".into()));
+}
