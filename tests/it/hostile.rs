@@ -109,7 +109,7 @@ fn f12_a_partition_before_the_connection_sends_nothing_and_the_same_key_is_free_
         (again.status == 201).then_some(again)
     });
     assert_eq!(again.report()["outcome"], "accepted");
-    let accepted = "SELECT count(*) || '' FROM entry WHERE state = 'accepted'";
+    let accepted = "SELECT count(*) || '' FROM entries WHERE state = 'accepted'";
     wait::until("the finish", || (home.query(accepted) == ["1"]).then_some(()));
 }
 
