@@ -219,7 +219,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             return self.refuse(Refusal::Draining.into(), Voice::Http);
         }
         let (parts, body) = request.into_parts();
-        let body = Body::incoming(body);
+        let body = Body::incoming(body, parts.version);
         // Trailers of requests end here, but for gRPC's (contract section 3).
         let is_grpc = grpc::is_grpc(&parts.headers);
         let body = if is_grpc { body } else { body.with_trailers(Trailers::Drop) };
