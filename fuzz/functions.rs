@@ -15,6 +15,8 @@ use takeback::http::body::{BodyDoc, RequestDoc};
 use takeback::http::headers::{REPORT, sift, sift_answer};
 use takeback::http::{decode, target};
 use takeback::mcp::Era;
+use takeback::mcp::answer::Reports;
+use takeback::mcp::claims::{Claim, claim};
 use takeback::mcp::jsonrpc::{Id, Message};
 use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
@@ -167,6 +169,8 @@ pub fn sse(bytes: &[u8]) {
         splitter.push(Bytes::copy_from_slice(chunk));
         while let Some(frame) = splitter.next_frame() {
             frame.answer_to(&id);
+            frame.retry_ms();
+            assert!(frame.without_data().len() <= frame.raw().len());
             frame.event_id();
             out.extend_from_slice(frame.raw());
         }
@@ -185,8 +189,15 @@ pub fn answer(bytes: &[u8]) {
     answer.text();
     answer.task_id();
     let spliced = answer.with_report("{\"class\":\"read\"}");
-    if Doc::parse(body).is_ok() {
+    if Doc::parse(body.clone()).is_ok() {
         assert!(Doc::parse(spliced.body).is_ok(), "what was JSON is JSON with the report");
+    }
+    if let Claim::Taken(message) = claim(&body, Reports::Replace) {
+        assert!(Doc::parse(message.clone()).is_ok(), "what was JSON is JSON without the claim");
+        assert_eq!(claim(&message, Reports::Replace), Claim::None, "no claim is left");
+    }
+    if let Ok(doc) = Doc::parse(body) {
+        takeback::mcp::schema::fault(doc.root(), doc.root());
     }
 }
 

@@ -209,6 +209,7 @@ impl About {
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
+                reports,
                 at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
@@ -511,7 +512,12 @@ impl Case {
                 Some(Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry))
             }
         };
-        let watched = Watched { id, at_answer: Box::new(at_answer), at_end: Box::new(at_end) };
+        let watched = Watched {
+            id,
+            reports: case.shared.settings.mcp.reports,
+            at_answer: Box::new(at_answer),
+            at_end: Box::new(at_end),
+        };
         let (response, tail) = stream::write_answer(parts, body, watched);
         let mut reply = case.reply(response, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);

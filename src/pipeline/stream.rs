@@ -25,6 +25,7 @@ use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::contract::json::Doc;
 use crate::mcp::answer::{Answer, Reports};
+use crate::mcp::claims::{Claim, claim};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sse::{Frame, Splitter, event};
 
@@ -87,6 +88,8 @@ pub type AtAnswer = Box<dyn FnOnce(&Answer, bool) -> Rewrite + Send + Sync>;
 pub struct Watched {
     /// The id of the call.
     pub id: Id,
+    /// What becomes of reports that the upstream puts into other messages.
+    pub reports: Reports,
     /// Settles the answer; the flag says whether the stream has event ids.
     pub at_answer: AtAnswer,
     /// Settles a stream that ended without the answer, and gives our message if one is called for.
@@ -95,6 +98,7 @@ pub struct Watched {
 
 struct OneAnswer {
     id: Id,
+    reports: Reports,
     watched: Option<Watched>,
     has_event_id: bool,
     /// An event that may have been the answer passed, and could not be read.
@@ -103,8 +107,8 @@ struct OneAnswer {
 
 impl OneAnswer {
     fn new(watched: Watched) -> Self {
-        let id = watched.id.clone();
-        Self { id, watched: Some(watched), has_event_id: false, has_passed_unread: false }
+        let (id, reports) = (watched.id.clone(), watched.reports);
+        Self { id, reports, watched: Some(watched), has_event_id: false, has_passed_unread: false }
     }
 }
 
@@ -145,7 +149,7 @@ impl Watch for OneAnswer {
             }
             (_, watched) => {
                 self.watched = watched;
-                frame.into_raw()
+                unclaimed(frame, self.reports)
             }
         }
     }
@@ -159,6 +163,15 @@ impl Watch for OneAnswer {
         let ours = (watched.at_end)(ended).map(|message| event(&message));
         // Two answers under one id would contradict each other.
         ours.filter(|_| !self.has_passed_unread)
+    }
+}
+
+/// A frame that answers no call, without a report that it claims (standards MCP-39).
+pub fn unclaimed(frame: Frame, reports: Reports) -> Bytes {
+    match frame.data().map(|data| claim(&data, reports)) {
+        None | Some(Claim::None) => frame.into_raw(),
+        Some(Claim::Taken(message)) => rewritten(frame, Some(message)),
+        Some(Claim::Unread) => frame.without_data(),
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
@@ -121,9 +122,9 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         made: &Made,
     ) {
         let Held { mut call, id, session } = held;
-        let outcome = match self.asked(&call, session, &question, sender).await {
+        let outcome = match self.asked(&call, &id, session, &question, sender).await {
             Some(outcome) => outcome,
-            // The client has left, and nothing was sent.
+            // The client has left or has cancelled the call, and nothing was sent.
             None => return,
         };
         match outcome {
@@ -147,10 +148,12 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
     }
 
-    /// Asks, and waits for an answer or the end of the time; `None` if the client leaves.
+    /// Asks, and waits for an answer or the end of the time; `None` if the client leaves or
+    /// cancels the call.
     async fn asked(
         &self,
         call: &Call,
+        id: &Id,
         session: SessionKey,
         question: &Question,
         sender: &BodySender,
@@ -158,6 +161,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let shared = &self.cx.shared;
         let mut random = [0; 16];
         fill_random(&mut random);
+        // A client that cancels the call takes it back before it was made.
+        let flight = shared.mcp.flights.begin(session.clone(), id.clone());
         let Some(mut asked) = shared.mcp.questions.ask(session, random) else {
             return Some(Outcome::Unavailable);
         };
@@ -169,11 +174,12 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let request = asked.request(&question.message, modes);
         sender.reserve().await?.send(event(&request));
         tokio::select! {
-            // Dropped by the other branch: the client has left, and its answer matters no more.
+            // Dropped by another branch: the client has left or cancelled, and its answer matters no more.
             heard = tokio::time::timeout(shared.settings.mcp.question, asked.answer()) => {
                 Some(heard.ok().flatten().unwrap_or(Outcome::Unavailable))
             }
             () = sender.closed() => None,
+            () = flight.over(Duration::ZERO) => None,
         }
     }
 

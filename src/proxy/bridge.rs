@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 
@@ -31,7 +32,7 @@ use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::SESSION;
 use crate::mcp::{Era, MODERN_REVISION};
-use crate::pipeline::ask::whole_answer;
+use crate::pipeline::ask::{Cursor, Whole, whole, whole_answer};
 use crate::pipeline::settle::json_response;
 use crate::pipeline::step::Stage;
 use crate::pipeline::{Answered, CallRoute};
@@ -42,6 +43,9 @@ pub(super) const MAX_BODY: usize = 64 * 1024;
 
 /// The revision that we offer an upstream with sessions.
 const LEGACY_REVISION: &str = "2025-11-25";
+
+/// How often the rest of a stream is fetched.
+const MAX_FETCHES: usize = 64;
 
 /// What stands before the tool's name.
 const ROUTE: &str = "/call/";
@@ -123,6 +127,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 });
             }
             let id = call.id().clone();
+            let _busy = client.busy.read().await;
+            let own_head = mcp_head.clone();
             let payload = Payload::Mcp(Box::new(call));
             let call = Call {
                 head: mcp_head,
@@ -138,7 +144,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 clients.forget(&principal.id, &client);
                 continue;
             }
-            return self.told(answered, &id, permit, peer, began).await;
+            let told = self.told(answered, &own_head, &principal, &id, permit, peer, began);
+            return told.await;
         }
         refuse(Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16()))
     }
@@ -186,11 +193,89 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
     /// The caller's session with the upstream, made if there is none.
     async fn client(&self, head: &Head, principal: &Principal) -> Result<Arc<Client>, Refusal> {
         let clients = &self.cx.shared.mcp.clients;
-        if let Some(client) = clients.find(&principal.id) {
+        let clock = &self.cx.shared.clock;
+        if let Some(client) = clients.find(&principal.id, clock.instant()) {
             return Ok(client);
         }
         let made = self.introduce(head).await?;
-        Ok(clients.put(Arc::clone(&principal.id), made))
+        let client = clients.put(Arc::clone(&principal.id), made, clock.instant());
+        if client.session.is_some()
+            && let Some(mut head) = self.mcp_head(head)
+        {
+            head.headers = headers_of(&head.headers, &client);
+            self.end_after_rest(head, Arc::clone(&principal.id), Arc::clone(&client));
+        }
+        Ok(client)
+    }
+
+    /// Ends a session of ours when it has rested too long, when another takes its place, or when this
+    /// process ends; not under a call.
+    fn end_after_rest(&self, head: Head, principal: Arc<str>, client: Arc<Client>) {
+        let (ask, drain) = (self.ask.clone(), self.cx.drain.clone());
+        let _detached = self.cx.shared.tasks.spawn("session of ours", async move {
+            let shared = Arc::clone(&ask.shared);
+            let clients = &shared.mcp.clients;
+            let limit = shared.settings.mcp.session_idle;
+            let left = || clients.rest(&principal, &client, shared.clock.instant(), limit);
+            while let Some(left) = left() {
+                tokio::select! {
+                    // Nothing is lost: the time is looked at again.
+                    () = tokio::time::sleep(left) => {}
+                    () = client.gone.notified() => {}
+                    () = drain.begun() => break,
+                }
+            }
+            clients.forget(&principal, &client);
+            let _no_call = client.busy.write().await;
+            ask.end_session(&head).await;
+        });
+    }
+
+    /// Fetches the answer of a call whose stream ended early, as a client of the upstream does that has
+    /// a session with it (standards MCP-20).
+    async fn fetched(&self, head: &Head, id: &Id, mut cursor: Cursor) -> Option<Answer> {
+        for _ in 0..MAX_FETCHES {
+            tokio::time::sleep(cursor.retry).await;
+            let (parts, body) = self.ask.resume(head, cursor.event).await?;
+            if parts.status != StatusCode::OK {
+                return None;
+            }
+            match whole(&self.cx.shared, &parts, body, id).await {
+                Whole::Answer(answer) => return Some(answer),
+                Whole::Nothing => return None,
+                Whole::Rest(next) => cursor = next,
+            }
+        }
+        None
+    }
+
+    /// The answer that a response holds, or that is fetched after it. What is fetched is settled here.
+    async fn read_whole(
+        &self,
+        head: &Head,
+        principal: &Principal,
+        parts: &Parts,
+        body: Body,
+        id: &Id,
+    ) -> Option<Answer> {
+        let shared = &self.cx.shared;
+        let cursor = match whole(shared, parts, body, id).await {
+            Whole::Answer(answer) => return Some(answer),
+            Whole::Nothing => return None,
+            Whole::Rest(cursor) => cursor,
+        };
+        let session = shared.session(head, principal);
+        let limit = shared.settings.timeouts.total;
+        // At the end of the time the fetch is given up, and the outcome is unknown.
+        let fetched = tokio::time::timeout(limit, self.fetched(head, id, cursor)).await;
+        let Some(answer) = fetched.ok().flatten() else {
+            shared.mcp.elsewhere.expire(&session, id);
+            return None;
+        };
+        match shared.mcp.elsewhere.answer(&session, id, &answer) {
+            None => Some(answer),
+            Some(report) => Some(Answer::read(200, answer.with_report(&report).body, id)),
+        }
     }
 
     /// Asks what the upstream speaks: the revision without sessions first.
@@ -198,8 +283,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let lost = || Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16());
         let ask = &self.ask;
         let head = self.mcp_head(head).ok_or_else(lost)?;
-        let modern =
-            Client { era: Era::Modern, version: MODERN_REVISION.to_owned(), session: None };
+        let modern = Client::new(Era::Modern, MODERN_REVISION);
         let id = next_id().ok_or_else(lost)?;
         let mut headers = headers_of(&head.headers, &modern);
         headers.insert(METHOD, HeaderValue::from_static("server/discover"));
@@ -212,8 +296,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             return Ok(modern);
         }
         let id = next_id().ok_or_else(lost)?;
-        let mut legacy =
-            Client { era: Era::Legacy, version: LEGACY_REVISION.to_owned(), session: None };
+        let mut legacy = Client::new(Era::Legacy, LEGACY_REVISION);
         let mut headers = headers_of(&head.headers, &legacy);
         headers.remove(VERSION);
         let version = env!("CARGO_PKG_VERSION");
@@ -263,9 +346,12 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
     }
 
     /// Writes the pipeline's answer as this route does.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
     async fn told(
         &self,
         answered: Answered,
+        head: &Head,
+        principal: &Principal,
         id: &Id,
         permit: Permit,
         peer: Peer,
@@ -277,7 +363,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 let response = std::mem::take(&mut reply.response);
                 let (parts, body) = response.into_parts();
                 let status = parts.status;
-                let answer = whole_answer(&self.cx.shared, &parts, body, id).await;
+                let answer = self.read_whole(head, principal, &parts, body, id).await;
                 reply.response = rest_answer(status, answer.as_ref());
                 reply.report = Some(report_of(answer.as_ref()));
                 Ok(reply)
@@ -426,7 +512,7 @@ fn data_of(answer: &Answer) -> String {
 /// The status for an envelope's code (ADR-0030 section 8).
 fn status_of(code: &str) -> StatusCode {
     match code {
-        "validation_error" | "effect/invalid_meta" => StatusCode::BAD_REQUEST,
+        "validation_error" => StatusCode::BAD_REQUEST,
         "auth_required" | "authentication_error" | "unauthorized" => StatusCode::UNAUTHORIZED,
         "policy_denied" | "permission_denied" | "forbidden" => StatusCode::FORBIDDEN,
         "not_found" => StatusCode::NOT_FOUND,

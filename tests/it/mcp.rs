@@ -362,7 +362,7 @@ fn mcp_16_pages_of_another_origin_are_refused() {
     let body = call("1", "read_note", json!({}), None);
 
     let foreign = sidecar.agent().post("/mcp", &[("origin", "https://evil.example")], &body);
-    let own = sidecar.agent().post("/mcp", &[("origin", "http://proxy")], &body);
+    let own = sidecar.agent().post("/mcp", &[("origin", "https://proxy")], &body);
 
     assert_eq!(foreign.status, 403);
     assert_eq!(own.status, 200);
