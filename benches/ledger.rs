@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench ledger [-- --entries 1000000] [-- --rounds 5]
+//! cargo bench --bench ledger -- --postgres
 //! ```
 //!
 //! Two limits, hand-written here: one caller appending a record and flushing it (`fdatasync`), and
@@ -9,10 +10,22 @@
 //! the ledger in the same folder, by turns; the medians of the rounds' ratios are printed.
 //! With `--entries`, the ledger is filled first and the rate at 64 callers compared with an empty
 //! one. Set `TMPDIR` to choose the file system.
+//!
+//! With `--postgres` it starts a PostgreSQL of its own with its default durability, and compares begins
+//! at 64 callers over a Unix socket with `pgbench` inserting, 64 to a transaction, the rows that begins
+//! write into copies of the tables that they write them to.
 
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
-#![expect(clippy::expect_used, clippy::as_conversions, reason = "a bench may stop")]
+#![expect(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::as_conversions,
+    reason = "a bench may stop"
+)]
+
+#[path = "../tests/it/support/postgres.rs"]
+mod server;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -42,6 +55,9 @@ fn main() {
     let rounds = number("--rounds", 5);
     let entries = number("--entries", 0);
     let begins = number("--begins", 20_000);
+    if std::env::args().any(|arg| arg == "--postgres") {
+        return postgres::run(rounds, begins);
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -109,6 +125,8 @@ struct Rate {
 
 #[derive(Clone, Copy)]
 enum Calls {
+    /// A begin alone.
+    OnlyBegins,
     /// A begin and its finish.
     Begins,
     /// A look, a begin, its finish and its delivery.
@@ -171,6 +189,21 @@ async fn append_together(path: &Path, count: usize) -> Rate {
     rate
 }
 
+/// The median of begins of one caller, each with its finish.
+async fn one_by_one(ledger: &Ledger, count: usize) -> Duration {
+    let mut begins = Vec::new();
+    for _ in 0..count {
+        let begin = call();
+        let entry = begin.entry;
+        let start = Instant::now();
+        let begun = ledger.begin(begin).await.expect("begun");
+        begins.push(start.elapsed());
+        assert_eq!(begun, Begun::Started { attempt: 1 });
+        ledger.finish(finish(entry));
+    }
+    percentile(&mut begins, 50)
+}
+
 async fn begin_together(ledger: &Ledger, count: usize, calls: Calls) -> Rate {
     let ledger = ledger.clone();
     callers(count, move || {
@@ -184,6 +217,9 @@ async fn begin_together(ledger: &Ledger, count: usize, calls: Calls) -> Rate {
             let entry = begin.entry;
             let begun = ledger.begin(begin).await.expect("begun");
             assert_eq!(begun, Begun::Started { attempt: 1 });
+            if let Calls::OnlyBegins = calls {
+                return;
+            }
             ledger.finish(finish(entry));
             if let Calls::Whole = calls {
                 ledger.delivered(entry);
@@ -258,6 +294,8 @@ fn call() -> Begin {
         ledger_id: key,
         key_sent: true,
         lookup: None,
+        authorization: None,
+        before: None,
         repeats: None,
         spend: None,
         now_ms: now_ms(),
@@ -291,6 +329,8 @@ fn finish(entry: EntryId) -> Finish {
             headers: vec![("content-type".to_owned(), b"application/json".to_vec())],
             body: vec![b'x'; 300],
         }),
+        evidence: None,
+        due_ms: None,
         undoes: None,
         now_ms: now_ms(),
     }
@@ -313,4 +353,97 @@ fn median(values: &mut [f64]) -> f64 {
 fn now_ms() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as i64)
+}
+
+mod postgres {
+    //! The store in PostgreSQL, beside what the server itself can do.
+
+    use std::process::Command;
+
+    use takeback::ledger::{Address, Ledger, Options, Place};
+
+    use super::server::{Server, programs};
+    use super::{CALLERS, Calls, begin_together, median, now_ms};
+
+    /// How long `pgbench` inserts in each round, in seconds.
+    const SECONDS: u32 = 5;
+
+    const COPIES: &str = "CREATE SCHEMA IF NOT EXISTS bench; \
+        CREATE TABLE bench.entry (LIKE takeback.entry INCLUDING ALL); \
+        CREATE TABLE bench.history (LIKE takeback.history INCLUDING ALL); \
+        CREATE TABLE bench.finder (LIKE takeback.finder INCLUDING ALL); \
+        CREATE SEQUENCE bench.step";
+
+    /// What 64 begins write.
+    const BATCH: &str = "BEGIN;
+        INSERT INTO bench.finder SELECT gen_random_uuid(), gen_random_uuid()
+          FROM generate_series(1, 128);
+        INSERT INTO bench.entry (id, number, version, finish, state, attempt, owner, began_ms,
+          attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, twin,
+          principal, key, digest, mark, operation, fingerprint, policy_revision, class, kind,
+          transport, target)
+          SELECT gen_random_uuid(), g, g, g, 2, 1, '00000000-0000-0000-0000-000000000001', 1, 1, 1,
+          false, false, false, true, false, true, '00000000-0000-0000-0000-000000000000',
+          'agent:3f9a2c7710be4d51', md5(random()::text) || md5(g::text),
+          decode(md5(random()::text) || md5(random()::text), 'hex'),
+          decode(md5(random()::text) || md5(random()::text), 'hex'), 'github.comments.create',
+          decode(md5('f') || md5('f'), 'hex'), decode(md5('p') || md5('p'), 'hex'), 'reversible',
+          'create', 'http', 'POST /repos/octo/hello/issues/1/comments'
+          FROM generate_series(1, 64) g;
+        INSERT INTO bench.history (seq, entry, at_ms, to_state, attempt)
+          SELECT nextval('bench.step'), gen_random_uuid(), 1, 2, 1 FROM generate_series(1, 64);
+        COMMIT;
+";
+
+    pub(super) fn run(rounds: usize, begins: usize) {
+        let server = Server::start(&["shared_buffers=512MB", "max_wal_size=4GB"]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let address = Address::parse(&server.url(), None).expect("an address");
+        let place = Place::Postgres(Box::new(address));
+        let (ledger, _) = Ledger::open(&place, Options::default(), now_ms()).expect("a ledger");
+        server.query(COPIES);
+        let script = server.folder().join("batch.sql");
+        std::fs::write(&script, BATCH).expect("written");
+        let mut ratios = Vec::new();
+        let mut rates = Vec::new();
+        for _ in 0..rounds {
+            let limit = inserts(&server, &script);
+            let only = runtime.block_on(begin_together(&ledger, begins, Calls::OnlyBegins));
+            let begun = runtime.block_on(begin_together(&ledger, begins, Calls::Begins));
+            let whole = runtime.block_on(begin_together(&ledger, begins, Calls::Whole));
+            println!(
+                "{CALLERS} callers: pgbench {limit:.0}/s, begin {:.0}/s p99 {:?}, begin and finish \
+                 {:.0}/s, with its look {:.0}/s",
+                only.rate, only.p99, begun.rate, whole.rate
+            );
+            ratios.push(only.rate / limit);
+            rates.push(only.rate);
+        }
+        let one = runtime.block_on(super::one_by_one(&ledger, 1_000));
+        println!("1 caller: begin p50 {one:?}");
+        runtime.block_on(ledger.close());
+        let rate = median(&mut rates);
+        println!("begins, {CALLERS} callers: {rate:.0}/s (goal >= 20000)");
+        println!("begins / pgbench's batched inserts: {:.2} (or >= 0.7)", median(&mut ratios));
+    }
+
+    /// Rows of begins that `pgbench` inserts each second: the better of one and of four clients.
+    fn inserts(server: &Server, script: &std::path::Path) -> f64 {
+        let rates = [1_u32, 4].map(|clients| {
+            let output = Command::new(programs().join("pgbench"))
+                .args(["-n", "-M", "prepared", "-U", "takeback", "-j", "1"])
+                .args(["-c", &clients.to_string(), "-T", &SECONDS.to_string(), "-h"])
+                .arg(server.folder())
+                .arg("-f")
+                .arg(script)
+                .arg("postgres")
+                .output()
+                .expect("pgbench runs");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next());
+            tps.and_then(|tps| tps.parse::<f64>().ok()).expect("a rate") * 64.0
+        });
+        rates.into_iter().fold(0.0, f64::max)
+    }
 }

@@ -13,7 +13,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use takeback::call::digest::{BodyForm, RequestDigest};
+use takeback::call::digest::{BodyForm, HeadForm, RequestDigest};
 use takeback::contract::class::{Class, Verdict};
 use takeback::contract::json::{Doc, Edits};
 use takeback::contract::key::{EntryId, Key, OperationId};
@@ -215,7 +215,8 @@ fn reading(criterion: &mut Criterion) {
             let target = "/v1/kind120/8f14e45f?q=1";
             bencher.iter(|| {
                 let form = BodyForm::Json("application/json", black_box(doc.root()));
-                RequestDigest::http(&Method::POST, target, &headers, &[], form)
+                let head = HeadForm { authority: None, headers: &headers, vary_on: &[] };
+                RequestDigest::http(&Method::POST, target, head, form)
             });
         });
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use takeback::call::digest::{BodyForm, RequestDigest};
+use takeback::call::digest::{BodyForm, HeadForm, RequestDigest};
 use takeback::contract::json::{Doc, Edits, Kind, write_ascii};
 use takeback::contract::key::{Digest, Key};
 use takeback::contract::path::{Path, Request as Asked, Scope};
@@ -95,7 +95,12 @@ pub fn path(bytes: &[u8]) {
             assert_eq!(Path::parse(&path.to_string()).as_ref(), Ok(&path));
             let doc = Doc::parse(r#"{"body":{"items":[{"name":"n"}]},"id":1}"#).expect("JSON");
             let request = Asked::Arguments(doc.root());
-            path.resolve(&Scope { request, response: Some(doc.root()), key: Some("k") });
+            path.resolve(&Scope {
+                request,
+                before: None,
+                response: Some(doc.root()),
+                key: Some("k"),
+            });
         }
         Err(error) => assert!(error.offset <= text.len(), "a fault lies in its text"),
     }
@@ -256,7 +261,8 @@ pub fn body(bytes: &[u8]) {
         headers.insert("content-type", HeaderValue::from_static(kind));
         let Ok(body) = BodyDoc::read(&headers, &bytes) else { continue };
         let form = body.form(kind, &bytes);
-        RequestDigest::http(&Method::POST, "/a", &headers, &[], form);
+        let head = HeadForm { authority: None, headers: &headers, vary_on: &[] };
+        RequestDigest::http(&Method::POST, "/a", head, form);
         let query = std::str::from_utf8(&bytes).ok();
         let doc = RequestDoc::new(&[("id", "a%20b")], query, &headers, body);
         if let Asked::Http { head, .. } = doc.request() {
@@ -276,7 +282,9 @@ pub fn key(bytes: &[u8]) {
 
 /// A confirmation token: nobody but the sealer makes one.
 pub fn token(bytes: &[u8]) {
-    let digest = RequestDigest::http(&Method::POST, "/a", &HeaderMap::new(), &[], BodyForm::None);
+    let headers = HeaderMap::new();
+    let head = HeadForm { authority: None, headers: &headers, vary_on: &[] };
+    let digest = RequestDigest::http(&Method::POST, "/a", head, BodyForm::None);
     let operation = Digest([7; 32]);
     let binding = Binding { principal: "p", operation, digest: &digest, newest: None };
     let sealer = Sealer::new([1; 32]);

@@ -15,7 +15,7 @@
 //! End, from SIGTERM (or [`Running::stop`]): `/readyz` fails at once; calls are served for `drain.min`
 //! longer; then no call is taken and connections close after the answers they owe; writes under way are
 //! waited for until `drain.grace`. What is left is cut, recorded as unknown in one batch, and counted;
-//! then the ledger is closed. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
+//! then the ledger is closed. `POST /api/v1/drain` begins the same. A second signal goes to the cut. A SIGKILL at any moment is safe too: an
 //! entry that was begun is unknown at the next start.
 
 mod control;
@@ -33,17 +33,20 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::admin::auth::{Gate, Tokens, TokensError};
 use crate::admin::health::Health;
 use crate::admin::listen::bind_unix;
 use crate::admin::{Admin, policy as admin_policy};
 use crate::admit::Places;
 use crate::call::payload::Budget;
+use crate::call::spans::{Spans, SpansError};
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::ledger::{Embedded, Filter, Ledger, OpenError, Options, ReadOnly};
+use crate::config::{AdminNetwork, Config};
+use crate::ledger::{Ledger, OpenError, Options, Place, ReadOnly, Recovered};
 use crate::mcp::Methods;
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
@@ -65,14 +68,22 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's network address.
+    #[error("the admin address {address} cannot be listened on")]
+    AdminAddress {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The data port.
     #[error("the data port cannot be opened")]
     Bind(#[source] BindError),
     /// The ledger.
-    #[error("the ledger {} cannot be opened", path.display())]
+    #[error("the ledger {place} cannot be opened")]
     Ledger {
-        /// Its path.
-        path: PathBuf,
+        /// Its path or address.
+        place: Place,
         /// Why.
         source: OpenError,
     },
@@ -87,6 +98,9 @@ pub enum AppError {
     /// A thread or a runtime could not be made.
     #[error("a thread of the process could not be started")]
     Runtime(#[source] io::Error),
+    /// The collector of spans.
+    #[error("spans cannot be sent")]
+    Spans(#[source] SpansError),
     /// The telemetry port.
     #[error("the telemetry address {address} cannot be listened on")]
     Telemetry {
@@ -95,6 +109,9 @@ pub enum AppError {
         /// What the system said.
         source: io::Error,
     },
+    /// The admin API's tokens.
+    #[error("the admin API's tokens cannot be used")]
+    Tokens(#[source] TokensError),
     /// A thread of the process panicked; its message is in the log.
     #[error("a thread of the process died; this is a defect of takeback")]
     Thread,
@@ -206,15 +223,13 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         metrics: metrics.clone(),
         tasks: tasks.clone(),
         parts,
+        stop: Arc::clone(&stop),
         stopping,
-    };
-    let signalled = match signals {
-        Signals::Ignored => None,
-        Signals::Obeyed => Some(Arc::clone(&stop)),
+        signals,
     };
     let control = std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || control.run(signalled))
+        .spawn(move || control.run())
         .map_err(AppError::Runtime)?;
     // From here on a failure ends the control thread: it is told by the drop of `parts_in`.
     let running = |data, admin| Running {
@@ -224,7 +239,7 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
         stop: Arc::clone(&stop),
         control: Some(control),
     };
-    match build(config, clock, metrics, &health, tasks) {
+    match build(config, clock, metrics, &health, tasks, &stop) {
         Ok(built) => {
             let Built { parts, data, admin } = built;
             let running = running(data, admin);
@@ -261,13 +276,14 @@ fn build(
     metrics: Metrics,
     health: &Health,
     tasks: Tasks,
+    stop: &watch::Sender<Stop>,
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
-    let opened = Embedded::open(&config.ledger, Options::default(), clock.now_ms());
-    let (store, recovered) =
-        opened.map_err(|source| AppError::Ledger { path: config.ledger.clone(), source })?;
-    let ledger = Ledger::Embedded(store);
-    health.ledger(Ok(()));
+    let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
+    health.watch(ledger.clone());
+    if let Some(file) = config.ledger.file() {
+        metrics.watch_volume(file);
+    }
     metrics.common().ledger_recovered.increment(recovered.unknown);
     if recovered.unknown > 0 {
         let entries = recovered.unknown;
@@ -282,6 +298,30 @@ fn build(
     built
 }
 
+/// Opens the ledger. A database that cannot be reached is waited for: it may start later than its
+/// clients, and a restart of this process would not bring it nearer.
+fn open_ledger(
+    place: &Place,
+    clock: &Clock,
+    stop: &watch::Sender<Stop>,
+) -> Result<(Ledger, Recovered), AppError> {
+    let mut pause = OPEN_AGAIN.0;
+    loop {
+        match Ledger::open(place, Options::default(), clock.now_ms()) {
+            Ok(opened) => return Ok(opened),
+            Err(error) if error.is_temporary() && *stop.borrow() == Stop::No => {
+                tracing::warn!(%place, %error, "the start waits for the ledger");
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(OPEN_AGAIN.1);
+            }
+            Err(source) => return Err(AppError::Ledger { place: place.clone(), source }),
+        }
+    }
+}
+
+/// Between two attempts to reach the ledger's database: from the first, doubling, to the second.
+const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
 /// Steps 3 to 5 of the start.
 fn build_on(
     ledger: Ledger,
@@ -294,9 +334,10 @@ fn build_on(
     health.waits_for(Some("the policy"));
     let faulty = if config.is_strict { Faulty::Rejected } else { Faulty::Served };
     let mut watch = Watch::new(&config.policies).with_faulty(faulty).with_grace(config.drain.grace);
-    let live = Live::new(load_policy(&config, &mut watch)?, &metrics);
+    let (snapshot, findings) = load_policy(&config, &mut watch)?;
+    let live = Live::new(snapshot, &metrics);
     let status = admin_policy::Status::default();
-    status.applied(clock.now_ms());
+    status.applied(findings, clock.now_ms());
     let common = metrics.common();
     let [applied, ..] = &common.reloads;
     applied.increment(1);
@@ -304,6 +345,7 @@ fn build_on(
     common.last_reload_seconds.set(seconds(clock.now_ms()));
     health.policy_in_force();
 
+    let spans = Spans::from_environment(clock.clone()).map_err(AppError::Spans)?;
     health.waits_for(Some("the listeners"));
     let drain = Drain::new();
     let shared = Arc::new(Shared {
@@ -313,19 +355,28 @@ fn build_on(
         metrics,
         clock,
         budget: Budget::new(config.limits.body_budget_bytes),
-        settings: settings(&config),
+        settings: Settings { spans, ..settings(&config) },
         tasks: tasks.clone(),
         mcp: McpState::default(),
     });
+    if config.ledger.file().is_none() {
+        make_folder(&config.admin_listen)
+            .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    }
     let admin_socket = bind_unix(&config.admin_listen)
         .map_err(|source| AppError::Admin { path: config.admin_listen.clone(), source })?;
+    let admin_network =
+        config.admin_network.as_ref().map(|network| open_admin(network, &shared.clock));
+    let admin_network = admin_network.transpose()?;
     let limits = server::Limits {
         connections: config.limits.connections,
         head: config.timeouts.request_head,
         keep_alive: config.timeouts.keep_alive,
         ..server::Limits::default()
     };
-    let upstream = upstream::Config::new(config.upstream.authority.clone());
+    let mut upstream = upstream::Config::new(config.upstream.authority.clone());
+    // A stream keeps its connection while it rests, and all of them may be with one worker.
+    upstream.connections = upstream.connections.max(config.limits.inflight);
     let listeners =
         server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
     let data = listeners.first().map_or(config.listen, server::Listener::address);
@@ -358,47 +409,82 @@ fn build_on(
         }
     }
     let (reloads, asks) = mpsc::channel(admin_policy::ASKS);
+    let (drains, drain_asks) = mpsc::channel(1);
     let parts = Parts {
         watch,
         asks,
         admin: Admin {
+            fetch: Fetch {
+                shared: Arc::clone(&shared),
+                upstream: Upstream::new(upstream, tasks),
+                drain: drain.clone(),
+            },
             shared,
-            upstream: Upstream::new(upstream, tasks),
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,
+            health: health.clone(),
+            drains,
+            grace: config.drain.grace,
         },
+        drain_asks,
         admin_socket,
+        admin_network,
         admin_path: config.admin_listen.clone(),
         workers,
         draining,
         drain,
         end,
         times: config.drain,
+        source: config.source,
     };
     Ok(Built { parts, data, admin: config.admin_listen })
 }
 
+/// Makes the folder of a socket that lies beside no ledger, for the owner alone.
+fn make_folder(socket: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The admin API's listener on a network address, and what stands before it.
+fn open_admin(
+    network: &AdminNetwork,
+    clock: &Clock,
+) -> Result<(std::net::TcpListener, Gate), AppError> {
+    let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
+    let failed = |source| AppError::AdminAddress { address: network.address, source };
+    let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "the admin API is on the network too, with tokens");
+    Ok((listener, Gate::new(tokens, address, clock.clone())))
+}
+
 /// The newest time that the ledger knows, or 0: time does not start before it.
-fn newest_ms(ledger: &Path) -> i64 {
-    let filter = Filter { limit: 1, ..Filter::default() };
-    let newest = ReadOnly::open(ledger).ok().and_then(|ledger| ledger.list(&filter).ok());
-    let records = newest.unwrap_or_default();
-    let times =
-        records.iter().map(|record| record.prior.finished_ms.unwrap_or(0).max(record.attempted_ms));
-    times.max().unwrap_or(0)
+fn newest_ms(ledger: &Place) -> i64 {
+    // A ledger that does not read is told when it is opened.
+    ReadOnly::newest_ms(ledger).unwrap_or(0)
 }
 
 /// Loads the first policy.
-fn load_policy(config: &Config, watch: &mut Watch) -> Result<policy::Snapshot, AppError> {
+fn load_policy(
+    config: &Config,
+    watch: &mut Watch,
+) -> Result<(policy::Snapshot, Vec<policy::Diagnostic>), AppError> {
     let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
     let findings = compiled.human();
     match compiled.snapshot.filter(|_| !is_refused) {
         Some(snapshot) => {
             reload::announce(&snapshot, &compiled.diagnostics);
-            Ok(snapshot)
+            Ok((snapshot, compiled.diagnostics))
         }
         None => Err(AppError::Policy { path: config.policies.clone(), findings }),
     }
@@ -424,11 +510,14 @@ fn settings(config: &Config) -> Settings {
             idle: timeouts.idle,
             total: timeouts.total,
         },
+        first_look: timeouts.lookup,
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
         upstream_headers: config.upstream.headers.clone(),
+        spans: None,
         mcp: McpSettings {
+            path: config.mcp.paths.first().cloned().unwrap_or_else(|| "/mcp".to_owned()),
             trust_annotations: config.mcp.trust_annotations,
             reports: config.mcp.reports,
             call_route: config.mcp.call_route,

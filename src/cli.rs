@@ -9,9 +9,12 @@ mod check;
 mod diff;
 mod exit;
 mod explain;
+mod export;
+mod health;
 mod import;
 mod ledger;
 mod out;
+mod prove;
 mod remote;
 mod undo;
 
@@ -22,12 +25,14 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::app;
-use crate::config::{Config, Places, Sources};
+use crate::config::{Config, PASSWORD, Places, Sources, telemetry_address};
 use crate::contract::key::EntryId;
 use crate::demo;
+use crate::files;
 use crate::policy::JSON_SCHEMA;
+use crate::prove::Options;
 
-use exit::{Failure, with_help};
+use exit::{Failure, chain, with_help};
 
 /// A sidecar between an agent and a gateway: each write is classified, confirmed, recorded before it is
 /// sent, and reported with the call that takes it back.
@@ -49,7 +54,8 @@ Examples:
   takeback settle ENTRY accepted --why \"the ticket is there\"
 
 Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
-listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log.";
+listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log:
+info, warn, debug, takeback::pipeline=debug.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -75,6 +81,12 @@ enum Command {
     Settle(SettleArgs),
     /// Look up the entries whose outcome is unknown
     Reconcile(ReconcileArgs),
+    /// End a running sidecar in order, as SIGTERM does, and wait for its end
+    Drain(DrainArgs),
+    /// Ask a running sidecar's probes: ends with 0 if it is well, with 1 if not
+    Healthcheck(HealthArgs),
+    /// Try the promises against faults, and count the effects
+    Prove(ProveArgs),
     /// Take back what a task did, newest first
     #[command(subcommand)]
     Undo(UndoCommand),
@@ -94,11 +106,13 @@ struct RunArgs {
     /// Where probes and metrics are read [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDR")]
     telemetry_listen: Option<String>,
-    /// The Unix socket of the admin API [default: the ledger's path and .sock]
+    /// The Unix socket of the admin API [default: the ledger's path and .sock]; or a loopback address,
+    /// with admin.tokens_file
     #[arg(long, value_name = "PATH")]
     admin_listen: Option<String>,
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// A path that speaks MCP; may be given several times [default: /mcp]
     #[arg(long = "mcp-path", value_name = "PATH")]
@@ -115,6 +129,15 @@ struct RunArgs {
     /// A YAML or JSON file of settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// How the log's lines are written [default: json, or text on a terminal]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        env = "TAKEBACK_LOG_FORMAT",
+        hide_env_values = true
+    )]
+    log_format: Option<app::log::Format>,
 }
 
 /// What `demo` is told.
@@ -258,6 +281,8 @@ enum LedgerCommand {
     List(ListArgs),
     /// Show one entry and its history
     Show(ShowArgs),
+    /// Write every entry, newest first, for an archive or another tool
+    Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -285,11 +310,45 @@ struct ListArgs {
 struct ShowArgs {
     /// The entry's id, as reports and lists show it
     entry: String,
+    /// Its receipt: who allowed it, how it was sent, and what proves it; without arguments and values
+    #[arg(long)]
+    receipt: bool,
     #[command(flatten)]
     place: PlaceArgs,
     /// How it is written
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
+struct ExportArgs {
+    /// Only entries newer than this one: the first of the export before
+    #[arg(long, value_name = "ENTRY")]
+    since: Option<String>,
+    /// Only entries older than this one: the last line of an export that was interrupted
+    #[arg(long, value_name = "ENTRY")]
+    before: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How they are written
+    #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
+    format: ExportFormat,
+}
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  takeback ledger export > ledger.jsonl
+  takeback ledger export --format csv > ledger.csv
+  takeback ledger export --since 019b0000-0000-7000-8000-000000000000 >> more.jsonl";
+
+/// How an export is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ExportFormat {
+    /// One row per entry
+    Csv,
+    /// One JSON object per line, with the entry's history
+    Jsonl,
 }
 
 #[derive(Debug, Args)]
@@ -319,8 +378,9 @@ enum Decision {
 
 #[derive(Debug, Args)]
 struct ReconcileArgs {
-    /// One run: each unknown entry is looked up once
-    #[arg(long, required = true)]
+    /// One run: each unknown entry is looked up once. Without it they are looked up again and again,
+    /// and told as they settle, until none is left that a lookup can settle
+    #[arg(long)]
     once: bool,
     #[command(flatten)]
     socket: SocketArgs,
@@ -328,6 +388,70 @@ struct ReconcileArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = PROVE_EXAMPLES)]
+struct ProveArgs {
+    /// Intended calls per fault
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    writes: u32,
+    /// Only this fault; may be given several times
+    #[arg(long = "fault", value_name = "NAME")]
+    faults: Vec<String>,
+    /// The ledger to prove it on [default: a file of its own]
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<String>,
+    /// How the rows are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const PROVE_EXAMPLES: &str = "\
+Examples:
+  takeback prove
+  takeback prove --writes 10000
+  takeback prove --fault answer-lost --fault proxy-killed --format json
+
+A gateway that counts effects, a sidecar as a process of its own, and agents that repeat what they got no
+answer to; nothing outside this machine is called. Ends with 0 if every row holds, else with 1.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DRAIN_EXAMPLES)]
+struct DrainArgs {
+    /// Only ask; do not wait for the end
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  takeback drain --admin-socket /var/lib/takeback/ledger.db.sock
+  lifecycle: { preStop: { exec: { command: [/takeback, drain] } } }
+
+The sidecar is unready at once, serves for drain.min_ms, takes no calls from then on, and ends when
+its calls are answered, or after drain.grace_ms. A SIGTERM meanwhile changes nothing; a second cuts.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HEALTH_EXAMPLES)]
+struct HealthArgs {
+    /// Which probe
+    #[arg(value_enum, default_value_t = health::Probe::Ready)]
+    probe: health::Probe,
+    /// Where probes are read [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDR")]
+    telemetry_listen: Option<String>,
+    /// The sidecar's file of settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+const HEALTH_EXAMPLES: &str = "\
+Examples:
+  takeback healthcheck
+  takeback healthcheck live --telemetry-listen 127.0.0.1:9464
+  HEALTHCHECK CMD [\"/takeback\", \"healthcheck\", \"live\"]";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = UNDO_EXAMPLES)]
@@ -386,8 +510,9 @@ Each call is an ordinary one: it is confirmed where its own class asks for it, r
 /// Which ledger.
 #[derive(Debug, Args)]
 struct PlaceArgs {
-    /// The ledger's file [default: takeback-data/ledger.db]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger: a file, or postgres://USER@HOST/DATABASE with the password in PGPASSWORD
+    /// [default: takeback-data/ledger.db]
+    #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
     /// The sidecar's file of settings
     #[arg(long, value_name = "FILE")]
@@ -466,7 +591,16 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             ledger::list(&places(args.place, None)?.ledger, &list)
         }
         Command::Ledger(LedgerCommand::Show(args)) => {
-            ledger::show(&places(args.place, None)?.ledger, &args.entry, args.format)
+            let what = if args.receipt { ledger::What::Receipt } else { ledger::What::Entry };
+            ledger::show(&places(args.place, None)?.ledger, &args.entry, what, args.format)
+        }
+        Command::Ledger(LedgerCommand::Export(args)) => {
+            let export = export::Export {
+                since: args.since.as_deref(),
+                before: args.before.as_deref(),
+                format: args.format,
+            };
+            export::run(&places(args.place, None)?.ledger, &export)
         }
         Command::Settle(args) => {
             let outcome = match args.outcome {
@@ -476,7 +610,26 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let socket = socket(args.socket)?;
             remote::settle(&socket, &args.entry, outcome, &args.why, args.format)
         }
-        Command::Reconcile(args) => remote::reconcile(&socket(args.socket)?, args.format),
+        Command::Reconcile(args) => {
+            let runs = if args.once { remote::Runs::One } else { remote::Runs::UntilSettled };
+            remote::reconcile(&socket(args.socket)?, runs, args.format)
+        }
+        Command::Prove(args) => {
+            let faults = prove::faults(&args.faults)?;
+            let options = Options { writes: args.writes, faults, ledger: args.ledger };
+            prove::run(&options, args.format)
+        }
+        Command::Drain(args) => {
+            let until = if args.no_wait { remote::Until::Asked } else { remote::Until::Ended };
+            remote::drain(&socket(args.socket)?, until)
+        }
+        Command::Healthcheck(args) => {
+            let flags =
+                args.telemetry_listen.map(|a| ("telemetry_listen", "--telemetry-listen", a));
+            let sources = sources(flags.into_iter().collect(), args.config)?;
+            let address = telemetry_address(sources).map_err(misconfigured)?;
+            health::run(address, args.probe)
+        }
         Command::Undo(UndoCommand::Plan(args)) => {
             undo::plan(&socket(args.socket)?, &args.task, args.format)
         }
@@ -508,7 +661,7 @@ fn explain_call(args: &ExplainArgs) -> Result<u8, Failure> {
 }
 
 fn serve(args: RunArgs) -> Result<u8, Failure> {
-    app::log::init();
+    app::log::init(args.log_format);
     let mut flags: Vec<(&'static str, &'static str, String)> = Vec::new();
     let mut flag = |member, flag, value: Option<String>| {
         flags.extend(value.map(|value| (member, flag, value)));
@@ -543,7 +696,8 @@ fn sources(
 ) -> Result<Sources, Failure> {
     let environment: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| {
-            let name = name.into_string().ok().filter(|name| name.starts_with("TAKEBACK_"))?;
+            let is_ours = |name: &String| name.starts_with("TAKEBACK_") || name == PASSWORD;
+            let name = name.into_string().ok().filter(is_ours)?;
             Some((name, value.to_string_lossy().into_owned()))
         })
         .collect();
@@ -554,7 +708,7 @@ fn sources(
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
+    files::read_text(path, files::MAX_SETTINGS).map_err(|error| {
         let message = format!("the file of settings {} cannot be read: {error}", path.display());
         Failure::new(exit::CONFIG, with_help(&message, "give another --config"))
     })

@@ -14,6 +14,7 @@
 
 mod given;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -23,13 +24,15 @@ use http::{HeaderName, HeaderValue, header};
 
 use crate::contract::class::Mode;
 use crate::contract::json::MAX_TEXT;
+use crate::files;
 use crate::http::headers as own_headers;
 use crate::http::target::oddity;
+use crate::ledger::{Address, Place};
 use crate::mcp::answer::Reports;
 use crate::pipeline::CallRoute;
 use crate::upstream::Authority;
 
-pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, Sources};
+pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, PASSWORD, Sources};
 use given::{Reader, shown};
 
 /// The longest path of a Unix socket that Linux takes, in bytes; short of 108 by the end mark and
@@ -45,15 +48,19 @@ pub struct Config {
     /// Prometheus exporters use.
     pub telemetry_listen: SocketAddr,
     /// The Unix socket of the admin API. Default: the ledger's path and `.sock`, so that whoever may
-    /// read the ledger finds it, and nobody else reaches it.
+    /// read the ledger finds it, and nobody else reaches it. With a database for a ledger it is
+    /// `takeback-data/admin.sock`.
     pub admin_listen: PathBuf,
+    /// Where the admin API is on the network too: `admin_listen` with an address. Default: nowhere.
+    pub admin_network: Option<AdminNetwork>,
     /// The gateway.
     pub upstream: UpstreamConfig,
     /// The folder of policy files. No default: nothing is served under no policy.
     pub policies: PathBuf,
-    /// The ledger's file. Default `takeback-data/ledger.db` in the working directory: a folder of
-    /// its own, because three more files and the socket lie beside it.
-    pub ledger: PathBuf,
+    /// The ledger: a file, or the URL of a PostgreSQL database. Default `takeback-data/ledger.db` in
+    /// the working directory: a folder of its own, because three more files and the socket lie beside
+    /// it. The password of a database may stand in `PGPASSWORD`.
+    pub ledger: Place,
     /// MCP.
     pub mcp: McpConfig,
     /// Whether the rules stop calls. Default `enforce`.
@@ -71,6 +78,17 @@ pub struct Config {
     pub is_strict: bool,
     /// What was odd, and no error.
     pub warnings: Vec<String>,
+    /// Where all this came from, to be compared with later.
+    pub source: Source,
+}
+
+/// The admin API on a network address, beside its socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminNetwork {
+    /// A loopback address: what leaves the host would have to be encrypted.
+    pub address: SocketAddr,
+    /// Who may ask: lines of a name, a role (`read`, `operate`) and a token.
+    pub tokens_file: PathBuf,
 }
 
 /// The gateway that calls are forwarded to.
@@ -133,6 +151,9 @@ pub struct TimeoutsConfig {
     pub idle: Duration,
     /// The whole call. Default 300000 ms: a lookup that finds nothing counts only after it.
     pub total: Duration,
+    /// How long after an outcome became unknown its lookup is first made; later ones come after twice
+    /// that and so on, up to an hour. Default 5000 ms: most upstreams show an effect by then.
+    pub lookup: Duration,
     /// From the first byte of a request's head to its last. Default 10000 ms.
     pub request_head: Duration,
     /// Between two pieces of a request's body. Default 30000 ms.
@@ -156,8 +177,8 @@ pub struct DrainConfig {
 /// Where the ledger and the admin socket of a sidecar are: what the other commands need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// The ledger's file.
-    pub ledger: PathBuf,
+    /// The ledger.
+    pub ledger: Place,
     /// The admin socket.
     pub admin_listen: PathBuf,
     /// Where agents connect.
@@ -172,10 +193,10 @@ impl Config {
     ///
     /// All faults at once.
     pub fn load(sources: Sources) -> Result<Self, ConfigErrors> {
-        let mut reader = Reader::new(sources);
-        let telemetry =
-            address(&mut reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)));
+        let mut reader = Reader::new(sources.clone());
+        let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
+        let admin_network = admin_network(&mut reader);
         let upstream = upstream(&mut reader);
         let policies = reader.path("policies");
         if policies.is_none() && reader.list("policies").is_none() {
@@ -200,6 +221,7 @@ impl Config {
             listen: places.listen,
             telemetry_listen: telemetry,
             admin_listen: places.admin_listen,
+            admin_network,
             upstream,
             policies,
             ledger: places.ledger,
@@ -210,9 +232,65 @@ impl Config {
             timeouts,
             drain,
             is_strict: false,
+            source: Source { given: reader.effective(), sources },
             warnings: reader.warnings,
         })
     }
+}
+
+/// Where the settings of a process came from.
+#[derive(Clone, Default)]
+pub struct Source {
+    sources: Sources,
+    given: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl std::fmt::Debug for Source {
+    /// Shows no value: one may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source(..)")
+    }
+}
+
+impl Source {
+    /// The settings that the file gives another value than the process was started with, in the order of
+    /// their names. Flags and variables cannot change under a process, and still win over the file. A
+    /// file that is named by a setting counts by its name alone, not by what it holds.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the settings as they are now: a start would fail with them.
+    pub fn changed(&self) -> Result<Vec<&'static str>, ConfigErrors> {
+        let Some((path, _)) = &self.sources.file else { return Ok(Vec::new()) };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let message =
+                format!("the file of settings {} cannot be read: {error}", path.display());
+            ConfigErrors(vec![ConfigError {
+                origin: Origin::Nowhere,
+                message,
+                help: String::new(),
+            }])
+        })?;
+        let sources = Sources { file: Some((path.clone(), text)), ..self.sources.clone() };
+        let now = Config::load(sources)?.source.given;
+        let names: BTreeSet<&'static str> = self.given.keys().chain(now.keys()).copied().collect();
+        Ok(names.into_iter().filter(|name| self.given.get(name) != now.get(name)).collect())
+    }
+}
+
+/// Where probes are read: what a health check needs; the other settings are not looked at.
+///
+/// # Errors
+///
+/// All faults of this setting and of the file.
+pub fn telemetry_address(sources: Sources) -> Result<SocketAddr, ConfigErrors> {
+    let mut reader = Reader::new(sources);
+    let address = telemetry_listen(&mut reader);
+    if reader.errors.is_empty() { Ok(address) } else { Err(ConfigErrors(reader.errors)) }
+}
+
+fn telemetry_listen(reader: &mut Reader) -> SocketAddr {
+    address(reader, "telemetry_listen", SocketAddr::from(([127, 0, 0, 1], 9464)))
 }
 
 impl Places {
@@ -239,23 +317,22 @@ fn address(reader: &mut Reader, member: &'static str, default: SocketAddr) -> So
 
 fn places(reader: &mut Reader) -> Places {
     let listen = address(reader, "listen", SocketAddr::from(([127, 0, 0, 1], 8080)));
-    let is_remote = |text: &str| text.starts_with("postgres:") || text.starts_with("postgresql:");
     let ledger = match reader.text("ledger") {
-        Some((origin, text)) if is_remote(&text) => {
-            let what = "`ledger` is a PostgreSQL address, which is not supported yet";
-            reader.error(origin, what, "give the path of a file");
-            None
+        Some((origin, text)) if Place::is_remote(&text) => {
+            match Address::parse(&text, reader.password()) {
+                Ok(address) => Some(Place::Postgres(Box::new(address))),
+                Err(error) => {
+                    reader.error(origin, format!("`ledger` {error}"), error.help());
+                    None
+                }
+            }
         }
-        _ => reader.path("ledger"),
+        _ => reader.path("ledger").map(Place::File),
     };
-    let ledger = ledger.unwrap_or_else(|| PathBuf::from("takeback-data/ledger.db"));
+    let ledger = ledger.unwrap_or_else(|| Place::File(PathBuf::from("takeback-data/ledger.db")));
     let admin_listen = match reader.text("admin_listen") {
-        Some((origin, text)) if text.parse::<SocketAddr>().is_ok() => {
-            let what = "`admin_listen` is a network address, which is not supported yet: \
-                        it needs TLS and tokens";
-            reader.error(origin, what, "give the path of a Unix socket");
-            None
-        }
+        // It is on the network beside its socket, which the commands use.
+        Some((_, text)) if text.parse::<SocketAddr>().is_ok() => None,
         _ => reader.path("admin_listen"),
     };
     let admin_listen = match admin_listen {
@@ -263,7 +340,10 @@ fn places(reader: &mut Reader) -> Places {
             Some(rest) => PathBuf::from(rest),
             None => path,
         },
-        None => beside(&ledger),
+        None => match &ledger {
+            Place::File(path) => beside(path),
+            Place::Postgres(_) => PathBuf::from("takeback-data/admin.sock"),
+        },
     };
     if admin_listen.as_os_str().len() > MAX_SOCKET_PATH {
         let origin = reader.list("admin_listen").map_or(Origin::Nowhere, |given| given.origin);
@@ -274,6 +354,36 @@ fn places(reader: &mut Reader) -> Places {
         reader.error(origin, what, "give a shorter `admin_listen`");
     }
     Places { ledger, admin_listen, listen }
+}
+
+/// The admin API's network address, which needs tokens; and tokens, which need an address.
+fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
+    let given = reader.text("admin_listen");
+    let address = given.as_ref().and_then(|(_, text)| text.parse::<SocketAddr>().ok());
+    let tokens_file = reader.path("admin.tokens_file");
+    match (given, address, tokens_file) {
+        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() => {
+            let what = "`admin_listen` is an address that other hosts reach, which needs TLS; \
+                        that is not supported yet";
+            reader.error(origin, what, "give a loopback address, or the path of a Unix socket");
+            None
+        }
+        (Some((origin, _)), Some(_), None) => {
+            let what = "`admin_listen` is a network address, which the agent may reach too, and \
+                        there are no tokens";
+            reader.error(origin, what, "give `admin.tokens_file`, or the path of a Unix socket");
+            None
+        }
+        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tokens_file }),
+        (_, None, Some(_)) => {
+            let given = reader.list("admin.tokens_file");
+            let origin = given.map_or(Origin::Nowhere, |given| given.origin);
+            let what = "`admin.tokens_file` is given, and `admin_listen` is no network address";
+            reader.error(origin, what, "give an address such as 127.0.0.1:9465, or remove it");
+            None
+        }
+        (_, None, None) | (None, Some(_), None) => None,
+    }
 }
 
 /// The socket beside a ledger.
@@ -294,7 +404,7 @@ fn upstream(reader: &mut Reader) -> Option<UpstreamConfig> {
     if let Some(path) = reader.path("upstream.headers_file") {
         let origin =
             reader.list("upstream.headers_file").map_or(Origin::Nowhere, |given| given.origin);
-        match std::fs::read_to_string(&path) {
+        match files::read_text(&path, files::MAX_SETTINGS) {
             Ok(text) => headers = upstream_headers(reader, &path, &text),
             Err(error) => {
                 let what = format!("{} cannot be read: {error}", path.display());
@@ -363,7 +473,7 @@ const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
 /// Each line that is no header, or one that the proxy sets itself. No value is shown.
 pub fn headers_file(path: &Path) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigErrors> {
     let mut reader = Reader::new(Sources::default());
-    let headers = match std::fs::read_to_string(path) {
+    let headers = match files::read_text(path, files::MAX_SETTINGS) {
         Ok(text) => upstream_headers(&mut reader, path, &text),
         Err(error) => {
             let what = format!("{} cannot be read: {error}", path.display());
@@ -513,6 +623,7 @@ fn timeouts(reader: &mut Reader) -> TimeoutsConfig {
         head: clock("timeouts.head_ms", 60_000, 1..=DAY_MS),
         idle: clock("timeouts.idle_ms", 60_000, 1..=DAY_MS),
         total: clock("timeouts.total_ms", 300_000, 1..=DAY_MS),
+        lookup: clock("timeouts.lookup_ms", 5_000, 1..=DAY_MS),
         request_head: clock("timeouts.request_head_ms", 10_000, 100..=600_000),
         request_idle: clock("timeouts.request_idle_ms", 30_000, 100..=600_000),
         keep_alive: clock("timeouts.keep_alive_ms", 75_000, 61_000..=DAY_MS),

@@ -34,13 +34,17 @@
 //!  agent ◀──────────┘        + X-Anvil-Effect | _meta.effect
 //! ```
 //!
+//! Beside the way: `pipeline::reconcile` settles unknown entries by their lookups and `pipeline::proof`
+//! reads what proves an effect afterwards, both in the background; `pipeline::image` reads the state before
+//! a call. All their reads are made by `pipeline::fetch`, which can send nothing else.
+//!
 //! # Layers
 //!
 //! A module imports from lower layers and its own folder; a test keeps it so.
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `contract` (pure), `clock`, `tasks` |
+//! | 0 | `contract` (pure), `clock`, `files`, `tasks` |
 //! | 1 | `policy`, `ledger`, `mcp`, `metrics` |
 //! | 2 | `call` |
 //! | 3 | `http`, `upstream`, `server`, `admit` |
@@ -65,6 +69,8 @@
 //! | verdict | of the evidence: verified, contradicted, inconclusive |
 //! | undo | the follow-up call, resolved: `inverse` or `compensate` |
 //! | lookup | a declared read that finds the effect when its answer was lost |
+//! | probe | a read of a verification plan, made after the answer |
+//! | image | the state before a call, as an operation's `before` reads it |
 //! | refusal | we said no and nothing was sent |
 
 pub mod admin;
@@ -76,12 +82,14 @@ pub mod clock;
 pub mod config;
 pub mod contract;
 pub mod demo;
+pub mod files;
 pub mod http;
 pub mod ledger;
 pub mod mcp;
 pub mod metrics;
 pub mod pipeline;
 pub mod policy;
+pub mod prove;
 pub mod proxy;
 pub mod server;
 pub mod tasks;

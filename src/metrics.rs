@@ -5,9 +5,14 @@
 //! the moment the policy loads: a counter that is born at 1 never fires an `increase` alert. Handles are
 //! looked up once, at load; the request path only adds to them.
 //!
-//! The recorder is owned, not global: two sidecars in one process (the tests) do not share counts.
+//! The recorder is owned, not global: two sidecars in one process (the tests) do not share counts. It
+//! cannot drop a series, so what has a value that passes (the policy's revision) is not in it but
+//! written beside it, as is what the system says of the process (`host`).
+
+mod host;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder as _};
@@ -174,6 +179,8 @@ words! {
         Finish = "finish",
         /// A heartbeat row.
         Heartbeat = "heartbeat",
+        /// What was learned of a finished entry.
+        Verify = "verify",
     }
 }
 
@@ -182,6 +189,8 @@ words! {
     ReconcileResult {
         /// The effect, once.
         Found = "found",
+        /// The effect, more than once: a person must look.
+        FoundMany = "found_many",
         /// Nothing, and that counts.
         NotFound = "not_found",
         /// It could not tell.
@@ -213,7 +222,9 @@ struct Inner {
     handle: PrometheusHandle,
     common: Common,
     operations: Mutex<HashMap<Series, Arc<OperationMetrics>>>,
-    policy_info: Mutex<Option<Gauge>>,
+    /// The revision in force, shortened.
+    revision: Mutex<Option<String>>,
+    host: host::Host,
 }
 
 /// The metrics that belong to no operation.
@@ -481,7 +492,8 @@ impl Metrics {
                 handle,
                 common,
                 operations: Mutex::new(HashMap::new()),
-                policy_info: Mutex::new(None),
+                revision: Mutex::new(None),
+                host: host::Host::default(),
             }),
         })
     }
@@ -516,22 +528,40 @@ impl Metrics {
         made
     }
 
-    /// Shows which policy is in force: one series at 1, the earlier one at 0.
+    /// Shows which policy is in force. Only this revision has a series: earlier ones are gone, however
+    /// often policies are read again.
     pub fn policy_in_force(&self, revision: &str) {
-        let mut current = self.inner.policy_info.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(earlier) = current.take() {
-            earlier.set(0.0);
-        }
-        let short = revision.get(..12).unwrap_or(revision);
-        let gauge =
-            Maker(&self.inner.recorder).gauge("takeback_policy_info", &[("revision", short)]);
-        gauge.set(1.0);
-        *current = Some(gauge);
+        let short = revision.get(..12).unwrap_or(revision).to_owned();
+        *self.inner.revision.lock().unwrap_or_else(PoisonError::into_inner) = Some(short);
+    }
+
+    /// Shows the room on the volume that the ledger's file lies on.
+    pub fn watch_volume(&self, file: &Path) {
+        self.inner.host.watch_volume(file);
+    }
+
+    /// Reads what the process and the volume take. It may hang with the volume; call it on a thread
+    /// of its own.
+    pub fn sample(&self) {
+        self.inner.host.sample();
     }
 
     /// The exposition, text format 0.0.4.
     pub fn render(&self) -> String {
-        self.inner.handle.render()
+        let mut text = self.inner.handle.render();
+        let revision = self.inner.revision.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(revision) = revision {
+            let series = format!("{{revision=\"{revision}\"}} 1");
+            host::family(
+                &mut text,
+                POLICY_INFO,
+                "gauge",
+                "The policy in force; always 1.",
+                &series,
+            );
+        }
+        text.push_str(&self.inner.host.text());
+        text
     }
 
     /// Moves recorded samples into their buckets; call it every few seconds, or memory grows.
@@ -651,13 +681,12 @@ impl OperationMetrics {
                 "decision",
                 &requests,
                 |decision| match decision {
-                    Decision::Forwarded | Decision::PolicyRefused => true,
+                    Decision::Forwarded | Decision::PolicyRefused | Decision::WouldRefuse => true,
                     Decision::Replayed
                     | Decision::Staged
                     | Decision::ConfirmationRequired
                     | Decision::DuplicateRefused
-                    | Decision::LedgerUnavailable
-                    | Decision::WouldRefuse => is_write,
+                    | Decision::LedgerUnavailable => is_write,
                 },
             ),
             outcomes: maker.counters_for::<Disposition>(
@@ -705,7 +734,9 @@ impl OperationMetrics {
     }
 }
 
-/// Names and help texts, as `deploy/observability` ships them.
+const POLICY_INFO: &str = "takeback_policy_info";
+
+/// Names and help texts of what the recorder holds.
 const HELP: &[(&str, char, &str)] = &[
     ("takeback_build_info", 'g', "Build information; always 1."),
     ("takeback_client_disconnects_total", 'c', "Callers that hung up."),
@@ -723,7 +754,6 @@ const HELP: &[(&str, char, &str)] = &[
     ("takeback_ledger_recovered_total", 'c', "Entries that start-up recovery moved out of begun."),
     ("takeback_ledger_write_duration_seconds", 'h', "Time of one durable ledger write."),
     ("takeback_ledger_writes_total", 'c', "Ledger writes."),
-    ("takeback_policy_info", 'g', "The policy in force; always 1."),
     (
         "takeback_policy_last_reload_success_timestamp_seconds",
         'g',
@@ -797,7 +827,8 @@ mod tests {
             .collect();
         for family in &families {
             assert!(text.contains(&format!("# HELP {family} ")), "{family} has no help");
-            assert!(HELP.iter().any(|(name, _, _)| name == family), "{family} is unknown");
+            let is_known = *family == POLICY_INFO || HELP.iter().any(|(name, _, _)| name == family);
+            assert!(is_known, "{family} is unknown");
         }
         for (name, _, _) in HELP {
             assert!(families.contains(name), "{name} has no series");
@@ -806,6 +837,20 @@ mod tests {
                     class=\"irreversible\",decision=\"confirmation_required\"} 0";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("takeback_policy_info{revision=\"0123456789ab\"} 1"));
+    }
+
+    #[test]
+    fn policy_revisions_do_not_pile_up() {
+        let metrics = Metrics::new().unwrap();
+        for revision in 0..1000 {
+            metrics.policy_in_force(&format!("{revision:012}0123456789"));
+        }
+
+        let text = metrics.render();
+
+        let series = text.lines().filter(|line| line.starts_with("takeback_policy_info"));
+        let only = "takeback_policy_info{revision=\"000000000999\"} 1";
+        assert_eq!(series.collect::<Vec<_>>(), [only]);
     }
 
     #[test]

@@ -28,6 +28,8 @@ use tower::{Layer, Service, ServiceBuilder};
 use crate::admit::Places;
 use crate::call::payload::{self, Body, Budget, CollectError, Collected};
 use crate::call::refusal::Refusal;
+use crate::call::spans::CallSpan;
+use crate::call::trace::TraceParent;
 use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
 use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
@@ -43,11 +45,13 @@ use crate::mcp::request::ToolCall;
 use crate::mcp::{Era, Methods, Route};
 use crate::metrics::{Decision, Rejected};
 use crate::pipeline::ask::Ask;
+use crate::pipeline::audit;
 use crate::pipeline::carry::Carry;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::dispatch::Dispatch;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::record::Record;
-use crate::pipeline::replay::Replay;
+use crate::pipeline::replay::{Looks, Replay};
 use crate::pipeline::select::Select;
 use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
@@ -99,7 +103,11 @@ pub fn stack(
         &settings.upstream_headers,
     ));
     // Reads of the upstream's tools, for the steps that must know one.
-    let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    let (upstream, drain) = (cx.upstream.clone(), cx.drain.clone());
+    let ask = Ask { shared: shared(), upstream, hop: Arc::clone(&hop), drain };
+    // Reads of our own: what became of a lost call, what was there before a call.
+    let (upstream, drain) = (cx.upstream.clone(), cx.drain.clone());
+    let fetch = Fetch { shared: shared(), upstream, drain };
     let dispatch =
         Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     // What a read is past `select`: no entry, no confirmation, the same settling and sending.
@@ -111,7 +119,7 @@ pub fn stack(
         // Pins one policy snapshot: a reload cannot change a call between its confirmation and its undo.
         .layer(step(Select { shared: shared(), ask: ask.clone(), reads }))
         // Before confirm: a call sent again with a spent token gets its recorded answer.
-        .layer(step(Replay { shared: shared() }))
+        .layer(step(Replay { shared: shared(), fetch: fetch.clone(), looks: Looks::default() }))
         // Before confirm: what is confirmed is what is sent, the draft.
         .layer(step(StageForm { shared: shared(), ask: ask.clone() }))
         // Before record: building the request may refuse, and a begun entry is always sendable.
@@ -119,7 +127,7 @@ pub fn stack(
         // Before record: a refused call leaves no entry.
         .layer(step(Confirm { shared: shared() }))
         // From here on a write is not cancelled: it runs in its own task.
-        .layer(step(Record { shared: shared() }))
+        .layer(step(Record { shared: shared(), fetch }))
         // Inside record's task: an outcome is settled even if the agent has left.
         .layer(step(Settle { shared: shared() }))
         // Never fails: a lost answer is an observation.
@@ -127,7 +135,7 @@ pub fn stack(
     ServiceBuilder::new()
         // A panic is answered, not hung up on.
         .layer(CatchLayer)
-        .service(Codec { edge: Arc::new(Edge { cx: cx.clone(), hop, ask, pipeline }) })
+        .service(Codec { edge: Arc::new(Edge { cx: Arc::new(cx.clone()), hop, ask, pipeline }) })
 }
 
 /// The edge: a request into a call, a reply or a refusal into an answer.
@@ -143,7 +151,7 @@ impl<P> Clone for Codec<P> {
 
 /// What all calls of one worker use.
 struct Edge<P> {
-    cx: Context,
+    cx: Arc<Context>,
     hop: Arc<Hop>,
     ask: Ask,
     pipeline: P,
@@ -151,7 +159,7 @@ struct Edge<P> {
 
 type EdgeFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = EdgeFuture;
@@ -163,7 +171,17 @@ impl<P: Stage<Call, Answer = Answered>> Service<Arrival> for Codec<P> {
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
         // The one box of a read.
         let edge = Arc::clone(&self.edge);
-        Box::pin(async move { Ok(edge.answer(arrival).await) })
+        Box::pin(async move {
+            let spans = edge.cx.shared.settings.spans.as_ref();
+            let span = spans.and_then(|spans| spans.begin(arrival.request.headers()));
+            let mut response = edge.answer(arrival, span.clone()).await;
+            if let Some(span) = span {
+                span.answered(response.status().as_u16());
+                let body = std::mem::take(response.body_mut());
+                *response.body_mut() = body.hold(span);
+            }
+            Ok(response)
+        })
     }
 }
 
@@ -184,8 +202,12 @@ enum Asks {
     Round,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
-    async fn answer(self: &Arc<Self>, arrival: Arrival) -> Response<Body> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
+    async fn answer(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        span: Option<Arc<CallSpan>>,
+    ) -> Response<Body> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
@@ -209,10 +231,16 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let decoded = if is_mcp { origin.clone() } else { Ok(()) }.and_then(|()| {
             decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
         });
-        let Decoded { head, control, oddity, stripped } = match decoded {
+        let Decoded { mut head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
             Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
         };
+        if let Some(span) = span {
+            span.rename(method_name(&head.method).to_owned());
+            span.say("http.request.method", method_name(&head.method));
+            span.say("url.scheme", "http");
+            head.span = Some(span);
+        }
         if stripped > 0 {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
         }
@@ -232,7 +260,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             return Response::new(Body::empty());
         }
         let payload = Payload::Http(body);
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        // One box from here to the upstream: its parts are large, and each step would move them.
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         self.written(answered, Voice::Http, permit, peer, began)
     }
@@ -278,6 +307,16 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Era::Modern if call.elicitation().form => Asks::Round,
             Era::Modern | Era::Legacy => Asks::No,
         };
+        if let Some(span) = &head.span {
+            span.rename("tools/call".to_owned());
+            span.say("mcp.method.name", "tools/call");
+            span.say("gen_ai.operation.name", "execute_tool");
+            let parent = call.trace_parent();
+            let parent = parent.and_then(|text| TraceParent::parse(text.as_bytes()));
+            if let Some(parent) = parent.filter(|parent| parent.is_sampled) {
+                span.of_message(parent);
+            }
+        }
         let id = call.id().clone();
         let voice = Voice::Mcp(id.clone(), era, asks);
         let (control, oddity) = match tool_control(control, &call) {
@@ -296,7 +335,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Held { call, id, session }
         });
         let payload = Payload::Mcp(Box::new(call));
-        let call = Call { head, control, payload, oddity, permit: permit.clone() };
+        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
         match (answered, held) {
             (Err(mut refused), Some(held)) if refused.question.is_some() => {
@@ -324,7 +363,8 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
         let budget: &Budget = &shared.budget;
         let limit = limits.request_body_bytes;
-        let collected = payload::collect(body, limit, budget, limits.request_idle).await;
+        let (idle, total) = (limits.request_idle, shared.settings.timeouts.total);
+        let collected = payload::collect_within(body, limit, budget, idle, total).await;
         let collected = collected.map_err(|error| {
             let refusal = match error {
                 CollectError::Broken(_) => Refusal::BodyBroken,
@@ -384,12 +424,13 @@ impl<P> Edge<P> {
         let common = shared.metrics.common();
         let spent = shared.clock.instant().saturating_duration_since(began);
         common.overhead.record(class, spent.saturating_sub(upstream).as_secs_f64());
-        let metrics = shared.metrics.clone();
-        let clock = shared.clock.clone();
+        // This worker's own handle: its count is no other worker's business.
+        let cx = Arc::clone(&self.cx);
         let body = std::mem::take(response.body_mut());
         let body = body.on_end(move |_| {
-            let elapsed = clock.instant().saturating_duration_since(began).as_secs_f64();
-            let common = metrics.common();
+            let shared = &cx.shared;
+            let elapsed = shared.clock.instant().saturating_duration_since(began).as_secs_f64();
+            let common = shared.metrics.common();
             let table = match transport {
                 Transport::Http => &common.duration_http,
                 Transport::Mcp => &common.duration_mcp,
@@ -416,12 +457,22 @@ impl<P> Edge<P> {
     /// Writes a refusal, and counts it.
     fn refuse(&self, refused: Box<Refused>, voice: Voice) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Refused { refusal, report, metrics, class: _, question } = *refused;
-        match &metrics {
-            Some(metrics) => metrics.requests.count(decision(&refusal)),
-            None => shared.metrics.common().rejected.count(rejected(&refusal)),
-        }
-        tracing::debug!(code = refusal.code(), "refused");
+        let Refused { refusal, report, metrics, class, question, caller } = *refused;
+        let decided = match &metrics {
+            Some(metrics) => {
+                let decision = decision(&refusal);
+                metrics.requests.count(decision);
+                decision.as_str()
+            }
+            None => {
+                let rejected = rejected(&refusal);
+                shared.metrics.common().rejected.count(rejected);
+                rejected.as_str()
+            }
+        };
+        let operation = report.as_ref().map(|report| &report.operation);
+        let now = shared.clock.instant();
+        audit::refused(&refusal, class, operation, decided, caller.as_deref(), now);
         let report = report.unwrap_or_else(|| Report {
             refused: Some(refusal.code().into()),
             ..Report::default()
@@ -540,6 +591,12 @@ fn is_no_name(authority: &str) -> bool {
     };
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+}
+
+/// A method by the standard's words; a span's attribute takes no other.
+fn method_name(method: &Method) -> &'static str {
+    let known = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
+    known.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
 }
 
 /// `Max-Forwards: 0` on `OPTIONS`: we are the last recipient (standards H-7).

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -25,6 +25,8 @@ pub struct Tasks {
 struct Shared {
     counts: Mutex<Counts>,
     idle: Notify,
+    is_hurried: AtomicBool,
+    hurry: Notify,
     panicked: AtomicU64,
 }
 
@@ -100,6 +102,32 @@ impl Tasks {
                 return;
             }
             idle.await;
+        }
+    }
+
+    /// Asks what is awaited to end now with what it knows, because the process will not wait longer.
+    pub fn hurry(&self) {
+        self.shared.is_hurried.store(true, Ordering::Release);
+        self.shared.hurry.notify_waiters();
+    }
+
+    /// Whether [`Tasks::hurry`] was called.
+    pub fn is_hurried(&self) -> bool {
+        self.shared.is_hurried.load(Ordering::Acquire)
+    }
+
+    /// Waits until [`Tasks::hurry`] is called.
+    ///
+    /// Cancel safe.
+    pub async fn hurried(&self) {
+        loop {
+            let mut hurry = std::pin::pin!(self.shared.hurry.notified());
+            // Registered before the flag is read, or the call could fall between the two.
+            hurry.as_mut().enable();
+            if self.is_hurried() {
+                return;
+            }
+            hurry.await;
         }
     }
 
@@ -197,6 +225,20 @@ mod tests {
 
         write.await.unwrap().unwrap();
         assert_eq!(tasks.running(), [("connection", 1)]);
+    }
+
+    #[tokio::test]
+    async fn work_that_waits_hears_of_the_hurry_and_work_that_comes_later_too() {
+        let tasks = Tasks::new();
+        let early = tasks.clone();
+        let waiting = tasks.spawn("write", async move { early.hurried().await });
+        assert!(!tasks.is_hurried());
+
+        tasks.hurry();
+
+        waiting.await.unwrap();
+        tasks.hurried().await;
+        assert!(tasks.is_hurried());
     }
 
     #[tokio::test]

@@ -22,10 +22,11 @@
 mod connect;
 mod link;
 mod pool;
+mod signal;
 #[cfg(test)]
 mod tests;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
+use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::call::payload::Body;
@@ -171,23 +173,53 @@ impl Upstream {
     ///
     /// Cancel safety: dropping this future before it resolves closes the connection; the upstream
     /// may have received all, a part or nothing of the request.
-    pub async fn send(&self, mut request: Request<Body>, clocks: &Clocks) -> Sent {
+    pub fn send<'a>(
+        &'a self,
+        mut request: Request<Body>,
+        clocks: &'a Clocks,
+    ) -> impl Future<Output = Sent> + Send + use<'a> {
         frame(&mut request);
-        let began = Instant::now();
-        let total = clocks.total.map(|total| began + total);
-        let connect_by = earlier(began + clocks.connect, total);
-        for attempt in 0..ATTEMPTS {
-            let link = match self.pool.checkout(connect_by, began, attempt == 0).await {
-                Ok(link) => link,
-                Err(reason) => return Sent::NotSent(reason),
-            };
-            match exchange(link, request, clocks, total).await {
-                Exchanged::Answer(answer) => return Sent::Answer(answer),
-                Exchanged::Lost(reason) => return Sent::Lost(reason),
-                Exchanged::Returned(unsent) => request = *unsent,
+        // Captured rather than passed on: an `async fn` keeps its arguments twice, and this is large.
+        let mut unsent = Some(request);
+        async move {
+            let began = Instant::now();
+            let total = clocks.total.map(|total| began + total);
+            let connect_by = earlier(began + clocks.connect, total);
+            for attempt in 0..ATTEMPTS {
+                let checkout = self.pool.checkout(connect_by, began, attempt == 0);
+                let (mut link, now) = match checkout.await {
+                    Ok(ready) => ready,
+                    Err(reason) => return Sent::NotSent(reason),
+                };
+                let Some(request) = unsent.take() else { break };
+                let head_by = earlier(now + clocks.head, total);
+                let answered = {
+                    let Link { sender, wire, timer, .. } = &mut *link;
+                    timer.as_mut().reset(head_by);
+                    let mut sending = pin!(sender.try_send_request(request));
+                    poll_fn(|cx| {
+                        if let Poll::Ready(answered) = wire.poll(cx, |cx| sending.as_mut().poll(cx))
+                        {
+                            return Poll::Ready(Some(answered));
+                        }
+                        timer.as_mut().poll(cx).map(|()| None)
+                    })
+                    .await
+                };
+                match answered {
+                    // Leaving by the timer drops the link, which closes the connection: an answer
+                    // that comes late can reach nobody (case B3).
+                    None if total == Some(head_by) => return Sent::Lost(LostReason::TotalTimeout),
+                    None => return Sent::Lost(LostReason::HeadTimeout),
+                    Some(Ok(answer)) => return received(link, answer, clocks.idle, total),
+                    Some(Err(mut error)) => match error.take_message() {
+                        Some(message) => unsent = Some(message),
+                        None => return Sent::Lost(lost_reason(error.error())),
+                    },
+                }
             }
+            Sent::NotSent(NotSentReason::Closed)
         }
-        Sent::NotSent(NotSentReason::Closed)
     }
 
     /// How many connections there are.
@@ -201,51 +233,21 @@ impl Upstream {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one")]
-enum Exchanged {
-    Answer(Response<Body>),
-    Lost(LostReason),
-    /// Boxed: it is rare, and large.
-    Returned(Box<Request<Body>>),
-}
-
-async fn exchange(
+/// A head that came, as an answer whose body keeps the connection.
+fn received(
     mut link: Box<Link>,
-    request: Request<Body>,
-    clocks: &Clocks,
+    answer: Response<Incoming>,
+    idle: Option<Duration>,
     total: Option<Instant>,
-) -> Exchanged {
-    let head_by = earlier(Instant::now() + clocks.head, total);
-    link.set_timer(head_by);
-    let mut sending = pin!(link.sender.try_send_request(request));
-    let answered = std::future::poll_fn(|cx| {
-        if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-            return Poll::Ready(Some(answered));
-        }
-        link.timer.as_mut().poll(cx).map(|()| None)
-    });
-    // Leaving by the timer drops the link, which closes the connection: an answer that comes late
-    // can reach nobody (case B3).
-    let answer = match answered.await {
-        None if total == Some(head_by) => return Exchanged::Lost(LostReason::TotalTimeout),
-        None => return Exchanged::Lost(LostReason::HeadTimeout),
-        Some(Err(mut error)) => {
-            return match error.take_message() {
-                Some(unsent) => Exchanged::Returned(Box::new(unsent)),
-                None => Exchanged::Lost(lost_reason(error.error())),
-            };
-        }
-        Some(Ok(answer)) => answer,
-    };
+) -> Sent {
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS || has_two_framings(answer.headers()) {
-        return Exchanged::Lost(LostReason::Protocol);
+        return Sent::Lost(LostReason::Protocol);
     }
     if answer.status() == StatusCode::UNAUTHORIZED && binds_connection(answer.headers()) {
         link.forbid_reuse();
     }
     let (head, incoming) = answer.into_parts();
-    let body = link.into_body(incoming, clocks.idle, total);
-    Exchanged::Answer(Response::from_parts(head, body))
+    Sent::Answer(Response::from_parts(head, link.into_body(incoming, idle, total)))
 }
 
 fn earlier(deadline: Instant, other: Option<Instant>) -> Instant {

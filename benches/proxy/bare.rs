@@ -3,11 +3,12 @@
 //! ```text
 //! bare upstream 127.0.0.1:9000
 //! bare proxy 127.0.0.1:9001 127.0.0.1:9000
+//! bare parsing 127.0.0.1:9001 127.0.0.1:9000
 //! ```
 //!
 //! The proxy is one current-thread runtime per core with `SO_REUSEPORT` and a list of idle upstream
 //! connections for each. It forwards the request with its headers as they are, and the answer as it
-//! comes.
+//! comes. The parsing one reads a request's body whole and parses its JSON once before it forwards it.
 
 #![expect(clippy::disallowed_methods, reason = "its tasks are nobody's to await")]
 #![expect(clippy::expect_used, reason = "a bench may stop")]
@@ -42,9 +43,10 @@ fn main() {
             let listen = address();
             on_every_core(move || serve_upstream(listen));
         }
-        Some("proxy") => {
+        Some(role @ ("parsing" | "proxy")) => {
             let (listen, upstream) = (address(), address());
-            on_every_core(move || serve_proxy(listen, upstream));
+            let is_parsing = role == "parsing";
+            on_every_core(move || serve_proxy(listen, upstream, is_parsing));
         }
         _ => std::process::exit(64),
     }
@@ -87,6 +89,10 @@ async fn serve_upstream(address: SocketAddr) {
             let read = read.clone();
             async move {
                 let is_read = request.method() == Method::GET;
+                let is_stream = request
+                    .headers()
+                    .get(header::ACCEPT)
+                    .is_some_and(|accept| is_read && accept.as_bytes() == b"text/event-stream");
                 let asked = request
                     .into_body()
                     .collect()
@@ -101,8 +107,10 @@ async fn serve_upstream(address: SocketAddr) {
                 } else {
                     Bytes::from_static(br#"{"id":1}"#)
                 };
-                let mut response = Response::new(Full::new(body));
-                let kind = HeaderValue::from_static("application/json");
+                let said = if is_stream { Said::stream() } else { Said::Once(Some(body)) };
+                let mut response = Response::new(said);
+                let kind = if is_stream { "text/event-stream" } else { "application/json" };
+                let kind = HeaderValue::from_static(kind);
                 response.headers_mut().insert(header::CONTENT_TYPE, kind);
                 Ok::<_, Infallible>(response)
             }
@@ -112,12 +120,74 @@ async fn serve_upstream(address: SocketAddr) {
     }
 }
 
-type Idle = Rc<RefCell<Vec<SendRequest<Incoming>>>>;
+/// What the upstream says: a body of known length, or one event of a stream that then rests.
+enum Said {
+    Once(Option<Bytes>),
+    Event(Option<Bytes>),
+}
 
-async fn serve_proxy(address: SocketAddr, upstream: SocketAddr) {
+impl Said {
+    fn stream() -> Self {
+        Self::Event(Some(Bytes::from_static(b": here\n\n")))
+    }
+}
+
+impl Body for Said {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Self::Once(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Event(bytes) => match bytes.take() {
+                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                // Nobody is to be woken: the connection's end drops it.
+                None => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Once(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Once(bytes) => {
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
+            }
+            Self::Event(_) => SizeHint::default(),
+        }
+    }
+}
+
+type Idle<B> = Rc<RefCell<Vec<SendRequest<B>>>>;
+
+async fn serve_proxy(address: SocketAddr, upstream: SocketAddr, is_parsing: bool) {
     let listener = listen(address);
-    let idle = Idle::default();
+    let (idle, parsed) = (Idle::default(), Idle::default());
     while let Ok((stream, _)) = listener.accept().await {
+        if is_parsing {
+            let idle = Rc::clone(&parsed);
+            let forward = service_fn(move |request: Request<Incoming>| {
+                let idle = Rc::clone(&idle);
+                async move {
+                    let (head, body) = request.into_parts();
+                    let bytes = body.collect().await?.to_bytes();
+                    let value: serde_json::Value = serde_json::from_slice(&bytes)?;
+                    std::hint::black_box(&value);
+                    let request = Request::from_parts(head, Full::new(bytes));
+                    forward(request, upstream, idle).await
+                }
+            });
+            let _unset = stream.set_nodelay(true);
+            spawn_local(Builder::new().serve_connection(TokioIo::new(stream), forward));
+            continue;
+        }
         let idle = Rc::clone(&idle);
         let forward = service_fn(move |request| forward(request, upstream, Rc::clone(&idle)));
         let _unset = stream.set_nodelay(true);
@@ -125,11 +195,15 @@ async fn serve_proxy(address: SocketAddr, upstream: SocketAddr) {
     }
 }
 
-async fn forward(
-    mut request: Request<Incoming>,
+async fn forward<B>(
+    mut request: Request<B>,
     upstream: SocketAddr,
-    idle: Idle,
-) -> Result<Response<Answer>, Box<dyn std::error::Error + Send + Sync>> {
+    idle: Idle<B>,
+) -> Result<Response<Answer<B>>, Box<dyn std::error::Error + Send + Sync>>
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
     let taken = idle.borrow_mut().pop();
     let mut sender = match taken {
         Some(sender) => sender,
@@ -147,7 +221,11 @@ async fn forward(
     Ok(Response::from_parts(head, answer))
 }
 
-async fn connect(upstream: SocketAddr) -> Result<SendRequest<Incoming>, hyper::Error> {
+async fn connect<B>(upstream: SocketAddr) -> Result<SendRequest<B>, hyper::Error>
+where
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
     let stream = TcpStream::connect(upstream).await.expect("an upstream that listens");
     let _unset = stream.set_nodelay(true);
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -156,12 +234,12 @@ async fn connect(upstream: SocketAddr) -> Result<SendRequest<Incoming>, hyper::E
 }
 
 /// An answer's body; at its end the connection is idle again.
-struct Answer {
+struct Answer<B> {
     incoming: Incoming,
-    connection: Option<(SendRequest<Incoming>, Idle)>,
+    connection: Option<(SendRequest<B>, Idle<B>)>,
 }
 
-impl Answer {
+impl<B> Answer<B> {
     fn give_back(&mut self) {
         if let Some((sender, idle)) = self.connection.take() {
             idle.borrow_mut().push(sender);
@@ -169,7 +247,7 @@ impl Answer {
     }
 }
 
-impl Body for Answer {
+impl<B> Body for Answer<B> {
     type Data = Bytes;
     type Error = hyper::Error;
 

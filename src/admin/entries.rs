@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::ledger::{Record, Shown, Step};
+use crate::contract::class::Outcome;
+use crate::contract::report::{CallJson, Report};
+use crate::ledger::{Record, Shown, State, Step};
 
 /// One entry.
 #[derive(Debug, Serialize)]
@@ -45,6 +47,8 @@ pub struct EntryJson {
     deadline_ms: Option<i64>,
     undo_unavailable: Option<String>,
     lookup: Option<Box<RawValue>>,
+    due_at: Option<String>,
+    tries: u32,
 }
 
 impl EntryJson {
@@ -87,15 +91,18 @@ impl EntryJson {
             deadline_ms: finish.and_then(|finish| finish.deadline_ms),
             undo_unavailable: finish.and_then(|finish| finish.undo_unavailable.clone()),
             lookup: raw(prior.lookup.as_ref()),
+            due_at: record.due_ms.map(time),
+            tries: record.tries,
         }
     }
 }
 
-/// One entry and its history.
+/// One entry, its history, and the report that its agent gets of it today.
 #[derive(Debug, Serialize)]
 pub struct ShownJson {
     #[serde(flatten)]
     entry: EntryJson,
+    report: Option<Box<RawValue>>,
     history: Vec<StepJson>,
 }
 
@@ -103,8 +110,37 @@ impl ShownJson {
     /// From what the ledger has.
     pub fn of(shown: &Shown) -> Self {
         let history = shown.history.iter().map(StepJson::of).collect();
-        Self { entry: EntryJson::of(&shown.record), history }
+        let report = RawValue::from_string(report(&shown.record).to_json()).ok();
+        Self { entry: EntryJson::of(&shown.record), report, history }
     }
+}
+
+/// The whole report of an entry, by what the ledger has of it: a header may have been too short for it.
+fn report(record: &Record) -> Report {
+    let prior = &record.prior;
+    let mut report = Report::new(record.class, prior.operation.clone());
+    report.entry = Some(prior.entry);
+    report.ledger_id = Some(prior.ledger_id.clone());
+    report.idempotency_key = record.key_sent.then(|| prior.ledger_id.clone());
+    report.repeats = record.repeats;
+    report.outcome = match prior.state {
+        State::Accepted | State::Undone => Some(Outcome::Accepted),
+        State::Rejected => Some(Outcome::Rejected),
+        State::Unknown => Some(Outcome::Unknown),
+        State::Begun | State::Waiting => None,
+    };
+    let call = |text: &Option<String>| text.as_deref().and_then(CallJson::from_json);
+    if prior.state != State::Accepted && prior.state != State::Undone {
+        report.lookup = call(&prior.lookup);
+    }
+    if let Some(finish) = &record.finish {
+        report.verdict = finish.verdict;
+        report.undo = call(&finish.undo);
+        report.compensate = call(&finish.compensate);
+        report.deadline_ms = finish.deadline_ms;
+        report.undo_unavailable = finish.undo_unavailable.clone();
+    }
+    report
 }
 
 #[derive(Debug, Serialize)]
@@ -116,6 +152,9 @@ struct StepJson {
     cause: Option<&'static str>,
     who: Option<String>,
     why: Option<String>,
+    noted: Option<&'static str>,
+    verdict: Option<&'static str>,
+    detail: Option<Box<RawValue>>,
 }
 
 impl StepJson {
@@ -128,6 +167,9 @@ impl StepJson {
             cause: step.cause.map(|cause| cause.as_str()),
             who: step.who.clone(),
             why: step.why.clone(),
+            noted: step.noted.map(|noted| noted.as_str()),
+            verdict: step.verdict.map(|verdict| verdict.as_str()),
+            detail: step.detail.clone().and_then(|text| RawValue::from_string(text).ok()),
         }
     }
 }

@@ -4,14 +4,17 @@
 //! |---|---|---|
 //! | `/startupz` | the start is over: ledger open, policy in force, data port bound | the upstream |
 //! | `/readyz` | started, policy in force, the ledger took a row within [`LEDGER_FRESH`], not draining | the upstream |
-//! | `/livez` | every worker ran a timer within [`ALIVE`] | ledger, policy, upstream |
+//! | `/livez` | every worker ran a timer within [`ALIVE`], and no task of the control thread died | ledger, policy, upstream |
+//!
+//! The ledger's own state is read when a probe asks, so `/readyz` fails with the first write that it
+//! refuses, and not a heartbeat later.
 //!
 //! An upstream that is down does not make the sidecar unready: calls get a typed answer, and the
 //! ledger stays reachable. Nor do newer policy files that are rejected: the last good policy is in
 //! force, and the check's `note` says so. Every answer says each check, and why it fails.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -19,10 +22,10 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::clock::Clock;
-use crate::ledger::LedgerError;
+use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 
 /// How old the newest proof that the ledger takes writes may be: three heartbeats.
@@ -48,6 +51,12 @@ struct Shared {
     /// When the ledger last took a row, in the clock's milliseconds; 0 is never.
     ledger_ok_ms: AtomicI64,
     ledger_fault: Mutex<Option<LedgerError>>,
+    /// The ledger, once it is open: what it knows of itself is newer than the last heartbeat.
+    ledger: OnceLock<Ledger>,
+    /// Its commits when it was last looked at.
+    ledger_commits: AtomicU64,
+    /// Tasks of the process that died.
+    died: Mutex<Vec<&'static str>>,
     draining: AtomicBool,
     workers: Mutex<Vec<Pulse>>,
 }
@@ -94,6 +103,9 @@ impl Health {
                 policy_rejected: Mutex::new(None),
                 ledger_ok_ms: AtomicI64::new(0),
                 ledger_fault: Mutex::new(None),
+                ledger: OnceLock::new(),
+                ledger_commits: AtomicU64::new(0),
+                died: Mutex::new(Vec::new()),
                 draining: AtomicBool::new(false),
                 workers: Mutex::new(Vec::new()),
             }),
@@ -121,6 +133,19 @@ impl Health {
             self.shared.ledger_ok_ms.store(self.shared.clock.now_ms(), Ordering::Relaxed);
         }
         *self.shared.ledger_fault.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
+    }
+
+    /// The ledger is open: from here on its state is read when a probe asks.
+    pub fn watch(&self, ledger: Ledger) {
+        self.ledger(Ok(()));
+        // A sidecar opens one.
+        let _first = self.shared.ledger.set(ledger);
+    }
+
+    /// A task that the process cannot do without died: `/livez` fails from here on, so that whoever
+    /// supervises the process starts it again.
+    pub fn died(&self, task: &'static str) {
+        self.shared.died.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
     /// The sidecar goes away.
@@ -163,6 +188,16 @@ impl Health {
 
     fn ledger_fault(&self) -> Option<String> {
         let shared = &self.shared;
+        if let Some(ledger) = shared.ledger.get() {
+            if let Some(reason) = ledger.health().down {
+                return Some(reason.to_string());
+            }
+            let commits = ledger.stats().commits;
+            if shared.ledger_commits.swap(commits, Ordering::Relaxed) != commits {
+                // Something was written since the last look, which proves as much as a heartbeat.
+                self.ledger(Ok(()));
+            }
+        }
         let ok_ms = shared.ledger_ok_ms.load(Ordering::Relaxed);
         let fault = *shared.ledger_fault.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fault) = fault {
@@ -177,7 +212,7 @@ impl Health {
     }
 
     /// The checks of `/livez`.
-    pub fn liveness(&self) -> [Check; 1] {
+    pub fn liveness(&self) -> [Check; 2] {
         let shared = &self.shared;
         let now_ms = shared.clock.now_ms();
         let workers = shared.workers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +225,9 @@ impl Health {
             .count();
         let fault =
             (stuck > 0).then(|| format!("{stuck} of {} workers stand still", workers.len()));
-        [Check::new("workers", fault)]
+        let died = shared.died.lock().unwrap_or_else(PoisonError::into_inner);
+        let dead = (!died.is_empty()).then(|| format!("dead: {}", died.join(", ")));
+        [Check::new("workers", fault), Check::new("control", dead)]
     }
 
     /// Sets `takeback_ready`.
@@ -233,8 +270,7 @@ type Telemetry = State<(Health, Metrics)>;
 
 /// `{"status": "ok" | "failing", "checks": {"ledger": {"ok": false, "why": "..."}, ...}}`; a check that
 /// passes may have a `note`.
-fn probe(checks: &[Check]) -> Response {
-    let is_ok = checks.iter().all(|check| check.fault.is_none());
+pub(super) fn shown(checks: &[Check]) -> Value {
     let mut members = Map::new();
     for check in checks {
         let value = match (&check.fault, &check.note) {
@@ -244,10 +280,17 @@ fn probe(checks: &[Check]) -> Response {
         };
         members.insert(check.name.to_owned(), value);
     }
-    let status = if is_ok { "ok" } else { "failing" };
-    let text = json!({ "status": status, "checks": members }).to_string();
-    let code = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    super::json(code, text)
+    let status = if is_ok(checks) { "ok" } else { "failing" };
+    json!({ "status": status, "checks": members })
+}
+
+fn is_ok(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.fault.is_none())
+}
+
+fn probe(checks: &[Check]) -> Response {
+    let code = if is_ok(checks) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    super::json(code, shown(checks).to_string())
 }
 
 fn exposition(health: &Health, metrics: &Metrics) -> Response {
@@ -303,14 +346,19 @@ mod tests {
     fn alive_is_every_worker_running_and_nothing_else() {
         let (clock, hand) = Clock::manual(1_800_000_000_000);
         let health = Health::new(clock);
-        let (first, _second) = (health.worker(), health.worker());
+        let (first, second) = (health.worker(), health.worker());
         assert!(failing(&health.liveness()).is_empty());
 
         hand.advance(ALIVE);
         first.beat();
 
-        let [workers] = health.liveness();
+        let [workers, control] = health.liveness();
         assert_eq!(workers.fault.as_deref(), Some("1 of 2 workers stand still"));
+        assert_eq!(control.fault, None);
+        first.beat();
+        second.beat();
+        health.died("upkeep");
+        assert_eq!(failing(&health.liveness()), ["control"]);
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! wait in the kernel's queue. Everything runs on the runtime of the caller and ends with it.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -22,6 +21,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
+use super::Failure;
+use super::auth::{Gate, Who, check_origin};
 use crate::tasks::Tasks;
 
 /// The rest after an accept that failed for want of descriptors or memory.
@@ -47,28 +48,42 @@ impl Bounds {
     /// A run of lookups is slow; whoever may open the socket owns the ledger.
     pub const ADMIN: Self =
         Self { connections: 16, head: Duration::from_secs(5), whole: Duration::from_secs(900) };
-}
 
-/// Who is at the other end of the admin socket, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerId(Option<u32>);
-
-impl fmt::Display for PeerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(uid) => write!(f, "uid:{uid}"),
-            None => f.write_str("unknown"),
-        }
-    }
+    /// The admin API on a network address: somebody without a token holds a place for its head only.
+    pub const ADMIN_NETWORK: Self =
+        Self { connections: 64, head: Duration::from_secs(2), whole: Duration::from_secs(900) };
 }
 
 /// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// On the network.
-    Tcp(TcpListener),
+    /// On the network, for the admin API: a gate stands before it.
+    Admin(TcpListener, Arc<Gate>),
+    /// On the network, for telemetry.
+    Telemetry(TcpListener),
     /// In the file system.
     Unix(UnixListener),
+}
+
+/// What stands before the routes of one connection.
+#[derive(Clone, Debug)]
+enum Door {
+    /// Nothing: telemetry.
+    Open,
+    /// The kernel said who it is.
+    Socket(Who),
+    /// A token is asked for.
+    Tokens(Arc<Gate>),
+}
+
+impl Door {
+    fn admit(&self, req: &http::Request<Incoming>) -> Result<Who, Failure> {
+        match self {
+            Self::Open => Ok(Who::Unknown),
+            Self::Socket(who) => check_origin(req.headers(), None).map(|()| who.clone()),
+            Self::Tokens(gate) => gate.admit(req.method(), req.headers()),
+        }
+    }
 }
 
 /// Serves until it is dropped.
@@ -79,17 +94,27 @@ pub async fn serve(listener: Listener, router: Router, bounds: Bounds, tasks: Ta
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let router = router.clone();
         let accepted = match &listener {
-            Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| {
+            Listener::Admin(tcp, gate) => {
+                let door = Door::Tokens(Arc::clone(gate));
+                tcp.accept().await.map(|(stream, _)| {
+                    tasks.spawn_background("admin", async move {
+                        let _place = place;
+                        connection(stream, router, door, bounds).await;
+                    })
+                })
+            }
+            Listener::Telemetry(tcp) => tcp.accept().await.map(|(stream, _)| {
                 tasks.spawn_background("telemetry", async move {
                     let _place = place;
-                    connection(stream, router, PeerId(None), bounds).await;
+                    connection(stream, router, Door::Open, bounds).await;
                 })
             }),
             Listener::Unix(unix) => unix.accept().await.map(|(stream, _)| {
-                let peer = PeerId(stream.peer_cred().ok().map(|cred| cred.uid()));
+                let uid = stream.peer_cred().map(|cred| Who::Uid(cred.uid()));
+                let door = Door::Socket(uid.unwrap_or(Who::Unknown));
                 tasks.spawn_background("admin", async move {
                     let _place = place;
-                    connection(stream, router, peer, bounds).await;
+                    connection(stream, router, door, bounds).await;
                 })
             }),
         };
@@ -100,17 +125,21 @@ pub async fn serve(listener: Listener, router: Router, bounds: Bounds, tasks: Ta
     }
 }
 
-async fn connection<I>(stream: I, router: Router, peer: PeerId, bounds: Bounds)
+async fn connection<I>(stream: I, router: Router, door: Door, bounds: Bounds)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |req: http::Request<Incoming>| {
+        let admitted = door.admit(&req);
         let mut req = req.map(axum::body::Body::new);
-        req.extensions_mut().insert(peer);
         let router = router.clone();
         async move {
+            match admitted {
+                Ok(who) => req.extensions_mut().insert(who),
+                Err(failure) => return Ok::<_, Infallible>(failure.into_response()),
+            };
             match router.oneshot(req).await {
-                Ok(response) => Ok::<_, Infallible>(response),
+                Ok(response) => Ok(response),
                 Err(never) => match never {},
             }
         }

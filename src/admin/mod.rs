@@ -3,51 +3,62 @@
 //! | listener | who reaches it | what it serves |
 //! |---|---|---|
 //! | telemetry | the kubelet and Prometheus, on the pod's address | `GET` `/livez`, `/readyz`, `/startupz`, `/metrics` |
-//! | admin | whoever may open its Unix socket (mode 0600) | `/api/v1/...`, below |
+//! | admin | whoever may open its Unix socket (mode 0600); on a network address whoever has a token | `/api/v1/...`, below |
 //!
 //! | admin route | what it does |
 //! |---|---|
-//! | `GET /api/v1/entries?state=&operation=&before=&limit=` | lists entries, newest first |
-//! | `GET /api/v1/entries/{id}` | one entry and its history |
+//! | `GET /api/v1/openapi.json` | all this, as OpenAPI 3.1 |
+//! | `GET /api/v1/entries?state=&operation=&principal=&task=&since=&before=&limit=` | lists entries, newest first; `next` is the next page's `before` |
+//! | `GET /api/v1/entries/{id}` | one entry, its history and its whole report |
+//! | `GET /api/v1/entries/{id}/receipt` | who allowed it, how it was sent, what proves it |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
 //! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
 //! | `GET /api/v1/undo?task=` | what taking a task back would be |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
 //! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
 //! | `POST /api/v1/reload` | reads the policy's files; 422 with the place of the first error if they are rejected |
+//! | `GET /api/v1/health` | what the probes say, and the version |
+//! | `POST /api/v1/drain` | ends the process in order, as SIGTERM does |
 //!
 //! Both run on the control thread, off the path of calls. Who settles is the user id that the kernel
-//! gives for the other end of the socket. Bodies are limited to 64 KiB, connections by [`listen`].
+//! gives for the other end of the socket, or the name of the token ([`auth`]). Bodies are limited to 64 KiB, connections by [`listen`].
 
+pub mod auth;
 pub mod client;
 pub mod entries;
 pub mod health;
 pub mod listen;
 pub mod policy;
+pub mod receipt;
 mod undo;
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::{HeaderValue, StatusCode, header};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::contract::class::Outcome;
-use crate::contract::json::{Doc, Kind};
+use crate::contract::json::{Doc, Kind, write_string};
 use crate::contract::key::{EntryId, OperationId};
-use crate::ledger::{Filter, LedgerError, OpenError, ReadOnly, State as EntryState};
+use crate::http::reply::problem_json;
+use crate::ledger::{Filter, LedgerError, OpenError, Place, ReadOnly, State as EntryState};
 use crate::pipeline::Shared;
+use crate::pipeline::fetch::Fetch;
 use crate::pipeline::reconcile::{Reconciled, reconcile_once};
-use crate::upstream::Upstream;
 
+use auth::Who;
 use entries::{EntryJson, ShownJson};
-use listen::PeerId;
+use health::Health;
+use receipt::Receipt;
 
 /// The longest body of a request.
 const MAX_BODY: usize = 64 * 1024;
@@ -63,16 +74,22 @@ pub const LIST: (usize, usize) = (100, 1000);
 pub struct Admin {
     /// What all workers share.
     pub shared: Arc<Shared>,
-    /// Connections for lookups; those of calls belong to the workers.
-    pub upstream: Upstream,
-    /// The ledger's file, for reading beside its writer.
-    pub ledger: PathBuf,
+    /// Makes lookups, on connections of its own; those of calls belong to the workers.
+    pub fetch: Fetch,
+    /// Where the ledger is, for reading beside its writer.
+    pub ledger: Place,
     /// One run of lookups at a time: two would ask everything twice.
     pub reconciling: Mutex<()>,
     /// What is known of the policy's files.
     pub policy: policy::Status,
     /// Where the reading of the policy's files is asked for.
     pub reloads: mpsc::Sender<policy::Ask>,
+    /// What the probes say.
+    pub health: Health,
+    /// Where the end of the process is asked for; one place is enough for any number of requests.
+    pub drains: mpsc::Sender<()>,
+    /// From the request to drain until the rest is cut.
+    pub grace: Duration,
 }
 
 /// The admin API.
@@ -80,31 +97,95 @@ pub fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/api/v1/entries", get(list))
         .route("/api/v1/entries/{id}", get(show))
+        .route("/api/v1/entries/{id}/receipt", get(receipt))
         .route("/api/v1/entries/{id}/settle", post(settle))
         .route("/api/v1/entries/{id}/undone", post(undo::undone))
         .route("/api/v1/undo", get(undo::planned))
         .route("/api/v1/reconcile", post(reconcile))
         .route("/api/v1/policy", get(policy::show))
         .route("/api/v1/reload", post(policy::reload))
+        .route("/api/v1/health", get(show_health))
+        .route("/api/v1/drain", post(drain))
+        .route("/api/v1/openapi.json", get(describe))
+        .fallback(elsewhere)
+        .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(admin)
 }
 
+/// What the API is, as OpenAPI 3.1.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+async fn describe() -> Response {
+    json(StatusCode::OK, OPENAPI.to_owned())
+}
+
+async fn elsewhere() -> Response {
+    let message =
+        "there is no such route; `GET /api/v1/openapi.json` describes those that there are";
+    Failure::new(StatusCode::NOT_FOUND, "not_found", message).into_response()
+}
+
+async fn not_allowed() -> Response {
+    let message = "this route takes another method";
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
+}
+
+/// The body of a request; one that cannot be read is the client's fault.
+fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Failure> {
+    body.map_err(|rejection| {
+        let status = rejection.status();
+        let (status, code) = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => (status, "body_too_large"),
+            _ => (StatusCode::BAD_REQUEST, "invalid_request"),
+        };
+        Failure::new(status, code, format!("the body cannot be read, or has over {MAX_BODY} bytes"))
+    })
+}
+
 /// An answer that is not the one asked for.
-struct Failure {
+#[derive(Debug)]
+pub(crate) struct Failure {
     status: StatusCode,
     code: &'static str,
     message: String,
 }
 
 impl Failure {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
     fn request(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, code: "invalid_request", message: message.into() }
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
     fn not_found() -> Self {
-        let message = LedgerError::NotFound.to_string();
-        Self { status: StatusCode::NOT_FOUND, code: "not_found", message }
+        Self::new(StatusCode::NOT_FOUND, "not_found", LedgerError::NotFound.to_string())
+    }
+
+    /// A problem document of RFC 9457, with the code and the message for programs in `error`.
+    fn into_response(self) -> Response {
+        let Self { status, code, message } = self;
+        let mut envelope = String::from("{\"code\":");
+        write_string(code, &mut envelope);
+        envelope.push_str(",\"message\":");
+        write_string(&message, &mut envelope);
+        envelope.push('}');
+        let title = status.canonical_reason().unwrap_or("Error");
+        let text = problem_json(code, title, status.as_u16(), &message, None, &envelope, None);
+        let mut response = json(status, text);
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::UNAUTHORIZED {
+            let asked = HeaderValue::from_static("Bearer realm=\"takeback\"");
+            headers.insert(header::WWW_AUTHENTICATE, asked);
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }
 
@@ -112,6 +193,7 @@ impl From<LedgerError> for Failure {
     fn from(error: LedgerError) -> Self {
         let (status, code) = match error {
             LedgerError::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            LedgerError::Changed => (StatusCode::CONFLICT, "changed"),
             LedgerError::NotUnknown { .. } => (StatusCode::CONFLICT, "not_unknown"),
             LedgerError::Refused => (StatusCode::CONFLICT, "refused"),
             LedgerError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable"),
@@ -128,15 +210,16 @@ impl From<OpenError> for Failure {
 }
 
 fn answer<T: Serialize>(result: Result<T, Failure>) -> Response {
-    let (status, text) = match result {
-        Ok(value) => (StatusCode::OK, serde_json::to_string(&value)),
-        Err(failure) => {
-            let Failure { status, code, message } = failure;
-            let error = serde_json::json!({ "error": { "code": code, "message": message } });
-            (status, serde_json::to_string(&error))
-        }
-    };
-    json(status, text.unwrap_or_default())
+    let written = result.and_then(|value| {
+        serde_json::to_string(&value).map_err(|_| {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Failure::new(status, "internal", "the answer could not be written")
+        })
+    });
+    match written {
+        Ok(text) => json(StatusCode::OK, text),
+        Err(failure) => failure.into_response(),
+    }
 }
 
 /// A JSON answer.
@@ -144,13 +227,18 @@ fn json(status: StatusCode, text: String) -> Response {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
 #[derive(Serialize)]
 struct Listed {
     entries: Vec<EntryJson>,
+    /// What `before` is for the next page; `null`: this was the last one.
+    next: Option<String>,
 }
 
 async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
@@ -158,35 +246,85 @@ async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Res
 }
 
 async fn listed(admin: &Admin, query: &str) -> Result<Listed, Failure> {
-    let filter = filter(query)?;
-    let records = read(admin, move |ledger| ledger.list(&filter)).await?;
-    Ok(Listed { entries: records.iter().map(EntryJson::of).collect() })
+    let mut filter = filter(query)?;
+    let limit = filter.limit;
+    // One more than is shown tells whether there is a next page.
+    filter.limit = limit.saturating_add(1);
+    let mut records = read(admin, move |ledger| ledger.list(&filter)).await?;
+    let has_more = records.len() > limit;
+    records.truncate(limit);
+    let next = records.last().filter(|_| has_more).map(|record| record.prior.entry.to_string());
+    Ok(Listed { entries: records.iter().map(EntryJson::of).collect(), next })
 }
 
-/// Reads the query of a list; none of its values needs escapes.
+/// Reads the query of a list.
 fn filter(query: &str) -> Result<Filter, Failure> {
     let mut filter = Filter { limit: LIST.0, ..Filter::default() };
+    let mut seen: Vec<&str> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let wrong = || Failure::request(format!("`{name}` has a value that it cannot have"));
+        let wrong = || {
+            let name: String = name.chars().take(20).collect();
+            Failure::request(format!("`{name}` has a value that it cannot have"))
+        };
+        if seen.contains(&name) {
+            return Err(Failure::request("each name of the query is given once"));
+        }
+        seen.push(name);
+        let value = value.replace('+', " ");
+        let value = percent_decode_str(&value).decode_utf8().map_err(|_| wrong())?;
+        let text = || {
+            let is_right = (1..=MAX_TEXT).contains(&value.chars().count());
+            is_right.then(|| value.clone().into_owned()).ok_or_else(wrong)
+        };
         match name {
-            "before" => filter.before = Some(EntryId::parse(value).ok_or_else(wrong)?),
+            "before" => filter.before = Some(EntryId::parse(&value).ok_or_else(wrong)?),
             "limit" => {
                 let limit = value.parse().ok().filter(|limit| (1..=LIST.1).contains(limit));
                 filter.limit = limit.ok_or_else(wrong)?;
             }
             "operation" => {
-                filter.operation = Some(OperationId::new(value).ok_or_else(wrong)?);
+                filter.operation = Some(OperationId::new(&value).ok_or_else(wrong)?);
             }
-            "state" => filter.state = Some(EntryState::from_name(value).ok_or_else(wrong)?),
-            _ => return Err(Failure::request("a list takes before, limit, operation and state")),
+            "principal" => filter.principal = Some(text()?),
+            "since" => filter.since_ms = Some(since(&value).ok_or_else(wrong)?),
+            "state" => filter.state = Some(EntryState::from_name(&value).ok_or_else(wrong)?),
+            "task" => filter.task = Some(text()?),
+            _ => {
+                let names = "before, limit, operation, principal, since, state and task";
+                return Err(Failure::request(format!("a list takes {names}")));
+            }
         }
     }
     Ok(filter)
 }
 
-async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
-    answer(shown(&admin, &id).await)
+/// The longest text that a list is filtered by, in characters.
+const MAX_TEXT: usize = 300;
+
+/// A time as RFC 3339 text, or in milliseconds since 1970; what is before 1970 is its beginning.
+fn since(text: &str) -> Option<i64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse::<i64>().ok().filter(|since| *since <= MAX_SINCE);
+    }
+    let since = text.parse::<jiff::Timestamp>().ok()?.as_millisecond();
+    Some(since.clamp(0, MAX_SINCE))
+}
+
+/// The end of the year 9999.
+const MAX_SINCE: i64 = 253_402_300_799_999;
+
+/// The text that stands for an entry in a path; what is no text stands for none.
+fn entry_of(id: Result<Path<String>, PathRejection>) -> Result<String, Failure> {
+    id.map(|Path(id)| id).map_err(|_| Failure::not_found())
+}
+
+async fn show(
+    State(admin): State<Arc<Admin>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let shown = async { shown(&admin, &entry_of(id)?).await };
+    answer(shown.await)
 }
 
 async fn shown(admin: &Admin, id: &str) -> Result<ShownJson, Failure> {
@@ -195,29 +333,38 @@ async fn shown(admin: &Admin, id: &str) -> Result<ShownJson, Failure> {
     shown.as_ref().map(ShownJson::of).ok_or_else(Failure::not_found)
 }
 
+async fn receipt(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let receipt = async || -> Result<Receipt, Failure> {
+        let entry = EntryId::parse(&id).ok_or_else(Failure::not_found)?;
+        let shown = read(&admin, move |ledger| ledger.show(entry)).await?;
+        shown.as_ref().map(Receipt::of).ok_or_else(Failure::not_found)
+    };
+    answer(receipt().await)
+}
+
 /// Reads the ledger on a connection and a thread of their own.
 async fn read<T: Send + 'static>(
     admin: &Admin,
     read: impl FnOnce(&ReadOnly) -> Result<T, LedgerError> + Send + 'static,
 ) -> Result<T, Failure> {
-    let path = admin.ledger.clone();
+    let place = admin.ledger.clone();
     let reading = tokio::task::spawn_blocking(move || -> Result<T, Failure> {
-        Ok(read(&ReadOnly::open(&path)?)?)
+        Ok(read(&ReadOnly::open(place)?)?)
     });
-    reading.await.map_err(|_| Failure {
-        status: StatusCode::INTERNAL_SERVER_ERROR,
-        code: "internal",
-        message: "reading the ledger failed".to_owned(),
+    reading.await.map_err(|_| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Failure::new(status, "internal", "reading the ledger failed")
     })?
 }
 
 async fn settle(
     State(admin): State<Arc<Admin>>,
-    Path(id): Path<String>,
-    Extension(peer): Extension<PeerId>,
-    body: Bytes,
+    id: Result<Path<String>, PathRejection>,
+    Extension(peer): Extension<Who>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    answer(settled(&admin, &id, peer, body).await)
+    let settled = async { settled(&admin, &entry_of(id)?, peer, whole(body)?).await };
+    answer(settled.await)
 }
 
 #[derive(Serialize)]
@@ -226,7 +373,7 @@ struct Decided {
     state: &'static str,
 }
 
-async fn settled(admin: &Admin, id: &str, peer: PeerId, body: Bytes) -> Result<Decided, Failure> {
+async fn settled(admin: &Admin, id: &str, peer: Who, body: Bytes) -> Result<Decided, Failure> {
     let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
     let (outcome, why) = decision(body)?;
     let who = peer.to_string();
@@ -288,17 +435,53 @@ impl From<Reconciled> for ReconciledJson {
 
 async fn reconcile(State(admin): State<Arc<Admin>>) -> Response {
     let Ok(_one) = admin.reconciling.try_lock() else {
-        return answer::<Run>(Err(Failure {
-            status: StatusCode::CONFLICT,
-            code: "in_progress",
-            message: "another run of lookups is under way".to_owned(),
-        }));
+        let message = "another run of lookups is under way";
+        return Failure::new(StatusCode::CONFLICT, "in_progress", message).into_response();
     };
-    let run = reconcile_once(&admin.shared, &admin.upstream).await;
+    let run = reconcile_once(&admin.fetch).await;
     answer(match run {
         Ok(run) => Ok(Run { reconciled: run.into_iter().map(Into::into).collect() }),
         Err(error) => Err(error.into()),
     })
+}
+
+/// `GET /api/v1/health`
+#[derive(Serialize)]
+struct HealthJson {
+    version: &'static str,
+    startup: serde_json::Value,
+    ready: serde_json::Value,
+    live: serde_json::Value,
+}
+
+async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
+    let health = &admin.health;
+    answer(Ok(HealthJson {
+        version: env!("CARGO_PKG_VERSION"),
+        startup: health::shown(&health.startup()),
+        ready: health::shown(&health.readiness()),
+        live: health::shown(&health.liveness()),
+    }))
+}
+
+/// `POST /api/v1/drain`
+#[derive(Serialize)]
+struct Draining {
+    draining: bool,
+    grace_ms: u64,
+    in_flight: usize,
+}
+
+async fn drain(State(admin): State<Arc<Admin>>, Extension(peer): Extension<Who>) -> Response {
+    // Full: it was asked before, and is draining already.
+    if admin.drains.try_send(()).is_ok() {
+        tracing::info!(event = "drain_asked", who = %peer, "asked to drain by the admin API");
+    }
+    answer(Ok(Draining {
+        draining: true,
+        grace_ms: u64::try_from(admin.grace.as_millis()).unwrap_or(u64::MAX),
+        in_flight: admin.shared.tasks.awaited(),
+    }))
 }
 
 #[cfg(test)]
@@ -332,12 +515,28 @@ mod tests {
         let entry = "019b0000-0000-7000-8000-000000000000";
 
         let read = filter(&format!("state=unknown&operation=a.b&limit=5&before={entry}")).unwrap();
+        let more = filter("principal=w%3Aab&task=a+b&since=2025-11-30T08:00:00Z").unwrap();
 
         assert_eq!(read.state, Some(EntryState::Unknown));
         assert_eq!(read.operation.unwrap().as_str(), "a.b");
         assert_eq!((read.limit, read.before.unwrap().to_string().as_str()), (5, entry));
+        assert_eq!((more.principal.as_deref(), more.task.as_deref()), (Some("w:ab"), Some("a b")));
+        assert_eq!(more.since_ms, Some(1_764_489_600_000));
+        assert_eq!(filter("since=5").unwrap().since_ms, Some(5));
         assert_eq!(filter("").unwrap().limit, LIST.0);
-        for query in ["state=odd", "limit=0", "limit=1001", "before=x", "who=me", "operation="] {
+        for query in [
+            "state=odd",
+            "limit=0",
+            "limit=1001",
+            "before=x",
+            "who=me",
+            "operation=",
+            "since=soon",
+            "since=-1",
+            "task=",
+            "limit=1&limit=2",
+            "task=%ff",
+        ] {
             assert!(filter(query).is_none(), "{query}");
         }
     }

@@ -21,7 +21,16 @@ use crate::policy::{Change, Diagnostic, Served, Severity, Snapshot, Undeclared};
 pub const ASKS: usize = 4;
 
 /// A request to read the files again; where what came of it is told.
-pub type Ask = oneshot::Sender<Reloaded>;
+pub type Ask = oneshot::Sender<Told>;
+
+/// What came of a request to read the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Of the policy's.
+    pub reloaded: Reloaded,
+    /// Settings of the process that changed, and hold from its next start.
+    pub restart_needed: Vec<&'static str>,
+}
 
 /// What came of reading the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,13 +64,15 @@ pub struct Status {
 #[derive(Debug, Default)]
 struct Inner {
     applied_ms: i64,
+    /// What the check says of the policy in force.
+    findings: Vec<Diagnostic>,
     rejected: Option<(i64, Vec<Diagnostic>)>,
 }
 
 impl Status {
-    /// A policy came into force; whatever was rejected before is over.
-    pub fn applied(&self, now_ms: i64) {
-        *self.lock() = Inner { applied_ms: now_ms, rejected: None };
+    /// A policy came into force, with what the check says of it; whatever was rejected before is over.
+    pub fn applied(&self, findings: Vec<Diagnostic>, now_ms: i64) {
+        *self.lock() = Inner { applied_ms: now_ms, findings, rejected: None };
     }
 
     /// The files are those of the policy in force again.
@@ -91,6 +102,8 @@ struct PolicyJson {
     applied_at: String,
     undeclared: UndeclaredJson,
     operations: Vec<OperationJson>,
+    /// What a reviewer should know of it: each with its place.
+    findings: Vec<FindingJson>,
     rejected: Option<RejectedJson>,
 }
 
@@ -198,7 +211,7 @@ impl OperationJson {
 
 impl PolicyJson {
     fn of(snapshot: &Snapshot, status: &Status) -> Self {
-        let Inner { applied_ms, rejected } = &*status.lock();
+        let Inner { applied_ms, findings, rejected } = &*status.lock();
         let get = if snapshot.undeclared_get_writes() { Class::Irreversible } else { Class::Read };
         let confirm = match snapshot.undeclared() {
             Undeclared::Confirm(level) => level.to_string(),
@@ -213,6 +226,7 @@ impl PolicyJson {
                 get: get.as_str(),
             },
             operations: snapshot.operations().iter().map(|own| OperationJson::of(own)).collect(),
+            findings: findings.iter().map(FindingJson::of).collect(),
             rejected: rejected.as_ref().map(|(at_ms, findings)| RejectedJson {
                 at: time(*at_ms),
                 findings: findings.iter().map(FindingJson::of).collect(),
@@ -234,6 +248,7 @@ struct ReloadedJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     operations: Option<usize>,
     weakened: Vec<ChangeJson>,
+    restart_needed: Vec<&'static str>,
 }
 
 pub(super) async fn reload(State(admin): State<Arc<Admin>>) -> Response {
@@ -241,21 +256,19 @@ pub(super) async fn reload(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
-    let busy = |message: &str| Failure {
-        status: StatusCode::CONFLICT,
-        code: "in_progress",
-        message: message.to_owned(),
-    };
+    let busy = |message: &str| Failure::new(StatusCode::CONFLICT, "in_progress", message);
     let (ask, answered) = oneshot::channel();
     let sent = admin.reloads.try_send(ask);
     sent.map_err(|_| busy("other requests to reload are under way"))?;
     let told = answered.await.map_err(|_| busy("the sidecar is going away"))?;
-    match told {
+    let restart_needed = told.restart_needed;
+    match told.reloaded {
         Reloaded::Applied { revision, operations, weakened } => Ok(ReloadedJson {
             result: if weakened.is_empty() { "applied" } else { "weakened" },
             revision,
             operations: Some(operations),
             weakened: weakened.iter().map(ChangeJson::of).collect(),
+            restart_needed,
         }),
         Reloaded::Rejected(findings) => Err(Failure {
             status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -268,6 +281,7 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
             revision,
             operations: None,
             weakened: Vec::new(),
+            restart_needed,
         }),
     }
 }
@@ -300,25 +314,26 @@ mod tests {
             "version: 1\noperations:\n  a: { match: { http: GET /a } }\n  b: { match: { tool: b }, \
              effect: { class: reversible } }\n",
         );
-        let snapshot = compiled.snapshot.unwrap();
+        let snapshot = compiled.snapshot.as_ref().unwrap();
         let broken = one("version: 1\noperation: {}\ndefault: {}\n");
         let status = Status::default();
-        status.applied(1_764_489_600_000);
+        status.applied(compiled.diagnostics.clone(), 1_764_489_600_000);
         status.rejected(broken.diagnostics.clone(), 1_764_489_600_000);
 
-        let shown = serde_json::to_value(PolicyJson::of(&snapshot, &status)).unwrap();
+        let shown = serde_json::to_value(PolicyJson::of(snapshot, &status)).unwrap();
 
         assert_eq!(shown["operations"][0]["target"], "GET /a");
         assert_eq!(shown["operations"][0]["notes"].as_array().unwrap().len(), 0);
         assert_eq!(shown["operations"][1]["class"], "irreversible");
         assert!(shown["operations"][1]["notes"].to_string().contains("a.yaml:4"), "{shown}");
         assert_eq!(shown["rejected"]["findings"][0]["line"], 2);
+        assert!(shown["findings"].to_string().contains("effect/"), "{shown}");
         assert_eq!(
             summary(&broken.diagnostics),
             "the newest files are rejected: a.yaml:2:1: policy/unknown_member, and 1 more"
         );
         status.restored();
-        let shown = serde_json::to_value(PolicyJson::of(&snapshot, &status)).unwrap();
+        let shown = serde_json::to_value(PolicyJson::of(snapshot, &status)).unwrap();
         assert!(shown["rejected"].is_null());
     }
 }

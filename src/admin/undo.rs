@@ -1,22 +1,26 @@
 //! The admin routes that `takeback undo` is made of: the plan of a task, and the word that an entry was
 //! taken back by a call of another principal.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::auth::Who;
 use super::entries::time;
-use super::listen::PeerId;
-use super::{Admin, Failure, answer, read};
+use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
 use crate::ledger::{Filter, ReadOnly};
-use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, plan};
+use crate::pipeline::reconcile::is_gone;
+use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
 
 #[derive(Serialize)]
 struct PlanJson {
@@ -93,6 +97,22 @@ impl From<Call> for CallJson {
     }
 }
 
+/// How long a plan's effects are looked for; whoever asked for the plan is waiting.
+const LOOKS: Duration = Duration::from_secs(20);
+
+/// How many of its effects are looked for, the newest.
+const MAX_LOOKS: usize = 64;
+
+/// An effect that its own lookup does not show any more is not there to be taken back.
+async fn look(admin: &Admin, planned: &mut [Planned]) {
+    let available = planned.iter_mut().filter(|planned| planned.standing == Standing::Available);
+    for planned in available.take(MAX_LOOKS) {
+        if is_gone(&admin.fetch, &planned.record).await {
+            planned.supersede("its lookup does not show its effect any more".to_owned());
+        }
+    }
+}
+
 /// `GET /api/v1/undo?task=T`
 pub(super) async fn planned(
     State(admin): State<Arc<Admin>>,
@@ -106,6 +126,9 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     let task = query.strip_prefix("task=").filter(|task| !task.is_empty() && !task.contains('&'));
     let task = percent_decode_str(task.ok_or_else(form)?).decode_utf8().map_err(|_| form())?;
     let task = task.into_owned();
+    if task.chars().count() > MAX_TEXT {
+        return Err(form());
+    }
     let filter = Filter {
         task: Some(task.clone()),
         limit: MAX_ENTRIES.saturating_add(1),
@@ -117,13 +140,28 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
             // One that is gone by now was not there when the plan was made.
             shown.extend(ledger.show(record.prior.entry)?);
         }
-        Ok(shown)
+        // Newer writes of the task are taken back first, and the calls that do it are no obstacles.
+        let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
+        let mut later = HashMap::new();
+        for entry in &own {
+            if let Some(by) = ledger.superseded(*entry, &own)? {
+                later.insert(*entry, by);
+            }
+        }
+        Ok((shown, later))
     };
-    let mut shown = read(admin, reading).await?;
+    let (mut shown, later) = read(admin, reading).await?;
     let truncated = shown.len() > MAX_ENTRIES;
     shown.truncate(MAX_ENTRIES);
     let live = admin.shared.policies.load();
-    let planned = plan(shown, &live, admin.shared.clock.now_ms());
+    let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
+    for planned in planned.iter_mut().filter(|planned| planned.standing == Standing::Available) {
+        if let Some(by) = later.get(&planned.record.prior.entry) {
+            planned.supersede(format!("entry {by} came after it"));
+        }
+    }
+    // Dropping what is not looked up in time leaves it as the ledger knows it.
+    let _in_time = tokio::time::timeout(LOOKS, look(admin, &mut planned)).await;
     Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
 }
 
@@ -136,19 +174,15 @@ struct UndoneJson {
 /// `POST /api/v1/entries/{id}/undone` `{"by": ENTRY}`
 pub(super) async fn undone(
     State(admin): State<Arc<Admin>>,
-    Path(id): Path<String>,
-    Extension(peer): Extension<PeerId>,
-    body: Bytes,
+    id: Result<Path<String>, PathRejection>,
+    Extension(peer): Extension<Who>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    answer(took_back(&admin, &id, peer, body).await)
+    let taken = async { took_back(&admin, &entry_of(id)?, peer, whole(body)?).await };
+    answer(taken.await)
 }
 
-async fn took_back(
-    admin: &Admin,
-    id: &str,
-    peer: PeerId,
-    body: Bytes,
-) -> Result<UndoneJson, Failure> {
+async fn took_back(admin: &Admin, id: &str, peer: Who, body: Bytes) -> Result<UndoneJson, Failure> {
     let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
     let form = || Failure::request("the body is {\"by\": the entry of the call that took it back}");
     let doc = Doc::parse(body).map_err(|_| form())?;

@@ -1,5 +1,6 @@
 //! The control thread: telemetry, admin, reload, signals, upkeep, and the end of the process.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +9,31 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::reload::Reload;
 use super::worker::Started;
-use super::{Ended, seconds};
+use super::{Ended, Signals, seconds};
+use crate::admin::auth::Gate;
 use crate::admin::health::{self, Health};
 use crate::admin::listen::{Bounds, Listener, serve};
 use crate::admin::policy::Ask;
 use crate::admin::{self, Admin};
-use crate::config::DrainConfig;
+use crate::config::{DrainConfig, Source};
 use crate::ledger::Tally;
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
+use crate::pipeline::reconcile::background;
 use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
 
 /// How often the ledger is asked whether it takes rows, and gauges and histograms are brought up.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long agents whose writes are cut have to take the answer that says so; at most a quarter of the
+/// grace, so that a grace of a second still ends in time.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// What the process was asked; only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +53,11 @@ pub(super) fn ask(stop: &watch::Sender<Stop>, wanted: Stop) {
     stop.send_modify(|stop| *stop = if *stop == Stop::No { wanted } else { Stop::Now });
 }
 
+/// Asks for an end of at least this kind; asking again changes nothing.
+fn raise(stop: &watch::Sender<Stop>, wanted: Stop) {
+    stop.send_modify(|stop| *stop = (*stop).max(wanted));
+}
+
 /// What the control thread starts with.
 pub(super) struct Control {
     pub(super) telemetry: std::net::TcpListener,
@@ -53,7 +65,9 @@ pub(super) struct Control {
     pub(super) metrics: Metrics,
     pub(super) tasks: Tasks,
     pub(super) parts: oneshot::Receiver<Parts>,
+    pub(super) stop: Arc<watch::Sender<Stop>>,
     pub(super) stopping: watch::Receiver<Stop>,
+    pub(super) signals: Signals,
 }
 
 /// What it gets when the rest is built.
@@ -61,18 +75,22 @@ pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) watch: Watch,
     pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) drain_asks: mpsc::Receiver<()>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
+    /// The admin API's listener on a network address, where one is asked for.
+    pub(super) admin_network: Option<(std::net::TcpListener, Gate)>,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) drain: Drain,
     pub(super) end: watch::Sender<bool>,
     pub(super) times: DrainConfig,
+    pub(super) source: Source,
 }
 
 impl Control {
-    /// Runs until the process ends. With `signals` SIGTERM and SIGINT ask for it.
-    pub(super) fn run(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {
+    /// Runs until the process ends.
+    pub(super) fn run(self) -> Ended {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -80,31 +98,36 @@ impl Control {
                 return Ended { forced: 0 };
             }
         };
-        runtime.block_on(self.serve(signals))
+        let ended = runtime.block_on(self.serve());
+        // A thread that still reads policy files, from a volume that hangs, holds nothing back.
+        runtime.shutdown_background();
+        ended
     }
 
-    async fn serve(self, signals: Option<Arc<watch::Sender<Stop>>>) -> Ended {
-        let Self { telemetry, health, metrics, tasks, parts, stopping } = self;
+    async fn serve(self) -> Ended {
+        let Self { telemetry, health, metrics, tasks, parts, stop, stopping, signals } = self;
         match TcpListener::from_std(telemetry) {
             Ok(listener) => {
                 let router = health::router(health.clone(), metrics);
-                let listener = Listener::Tcp(listener);
+                let listener = Listener::Telemetry(listener);
                 let serving = serve(listener, router, Bounds::TELEMETRY, tasks.clone());
-                drop(tasks.spawn_background("telemetry listener", serving));
+                vital(&tasks, &health, "telemetry listener", serving);
             }
             Err(error) => tracing::error!(%error, "telemetry could not be served"),
         }
         let mut hangup = None;
-        if let Some(stop) = signals {
+        if signals == Signals::Obeyed {
             // Before the rest: unheard, a SIGHUP would end the process.
             hangup = signal(SignalKind::hangup()).ok();
-            drop(tasks.spawn_background("signals", obey(stop)));
+            drop(tasks.spawn_background("signals", obey(Arc::clone(&stop))));
         }
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
-        let Parts { admin, watch, asks, admin_socket, admin_path, .. } = parts;
-        let Parts { workers, draining, drain, end, times, .. } = parts;
+        let Parts { admin, watch, asks, mut drain_asks, admin_socket, admin_path, .. } = parts;
+        let admin_network = parts.admin_network;
+        let Parts { workers, draining, drain, end, times, source, .. } = parts;
         let shared = Arc::clone(&admin.shared);
+        let fetch = admin.fetch.clone();
         let reload = Reload {
             shared: Arc::clone(&shared),
             health: health.clone(),
@@ -112,28 +135,65 @@ impl Control {
             watch,
             asks,
             hangup,
+            source,
         };
-        drop(tasks.spawn_background("reload", reload.run()));
+        vital(&tasks, &health, "reload", reload.run());
+        let router = admin::router(Arc::new(admin));
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
-                let router = admin::router(Arc::new(admin));
                 let listener = Listener::Unix(listener);
-                let serving = serve(listener, router, Bounds::ADMIN, tasks.clone());
-                drop(tasks.spawn_background("admin listener", serving));
+                let serving = serve(listener, router.clone(), Bounds::ADMIN, tasks.clone());
+                vital(&tasks, &health, "admin listener", serving);
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
         }
+        if let Some((socket, gate)) = admin_network {
+            match TcpListener::from_std(socket) {
+                Ok(socket) => {
+                    let listener = Listener::Admin(socket, Arc::new(gate));
+                    let serving = serve(listener, router, Bounds::ADMIN_NETWORK, tasks.clone());
+                    vital(&tasks, &health, "admin network listener", serving);
+                }
+                Err(error) => tracing::error!(%error, "the admin API could not be served"),
+            }
+        }
+        drop(tasks.spawn_background("drain requests", async move {
+            while drain_asks.recv().await.is_some() {
+                raise(&stop, Stop::Drain);
+            }
+        }));
         let upkeep = upkeep(Arc::clone(&shared), health.clone());
-        drop(tasks.spawn_background("upkeep", upkeep));
+        vital(&tasks, &health, "upkeep", upkeep);
+        vital(&tasks, &health, "lookups", background::run(fetch));
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;
+        if let Some(spans) = &shared.settings.spans {
+            // Nothing else runs any more, so it may block.
+            spans.shut_down();
+        }
         if let Err(error) = std::fs::remove_file(&admin_path) {
             tracing::debug!(%error, "the admin socket could not be removed");
         }
         tracing::info!(forced = ended.forced, "stopped");
         ended
     }
+}
+
+/// Spawns what the process cannot do without. If it panics, that is an error in the log and `/livez`
+/// fails: nothing else would tell that the process only looks well.
+fn vital<F>(tasks: &Tasks, health: &Health, name: &'static str, work: F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let working = tasks.spawn_background(name, work);
+    let health = health.clone();
+    drop(tasks.spawn_background("guard", async move {
+        if working.await.is_err_and(|error| error.is_panic()) {
+            tracing::error!(event = "task_died", task = name, "a task died; this is a defect");
+            health.died(name);
+        }
+    }));
 }
 
 /// The end of a process, from the first signal on.
@@ -156,7 +216,7 @@ impl Ending {
         let end = began + self.times.grace;
         self.health.drain();
         self.health.show(&shared.metrics);
-        tracing::info!("draining; a second signal stops at once");
+        tracing::info!(event = "draining", "draining; a second signal stops at once");
         if *self.stopping.borrow() == Stop::Drain {
             // Losing either loses nothing.
             tokio::select! {
@@ -176,17 +236,32 @@ impl Ending {
             self.tasks.wait_idle().await;
         });
         // Lost: the wait; what is not done is cut below.
-        tokio::select! {
+        let last = LAST_WORDS.min(self.times.grace / 4);
+        let is_done = tokio::select! {
             biased;
-            () = tasks.as_mut() => {}
-            () = sleep_until(end) => {}
-            () = asked_for(&mut self.stopping, Stop::Now) => {}
-        }
+            () = tasks.as_mut() => true,
+            () = sleep_until(end.checked_sub(last).unwrap_or(end)) => false,
+            () = asked_for(&mut self.stopping, Stop::Now) => false,
+        };
         let forced = self.tasks.awaited();
         if forced > 0 {
             let counted = u64::try_from(forced).unwrap_or(u64::MAX);
             shared.metrics.common().drain_forced.increment(counted);
-            tracing::warn!(writes = forced, "writes are cut; their outcome is unknown");
+            tracing::warn!(
+                event = "drain_forced",
+                writes = forced,
+                "writes are cut; their outcome is unknown"
+            );
+        }
+        // Each write tells its agent that its outcome is unknown, and streams end between two events.
+        self.tasks.hurry();
+        if !is_done {
+            // Lost: the wait; who has not taken that answer by then finds its connection closed.
+            tokio::select! {
+                biased;
+                () = tasks.as_mut() => {}
+                () = sleep(last) => {}
+            }
         }
         self.drain.begin(Duration::ZERO);
         self.end.send_replace(true);
@@ -207,19 +282,23 @@ async fn asked_for(stopping: &mut watch::Receiver<Stop>, least: Stop) {
     }
 }
 
-/// Turns signals into what they ask for.
+/// Turns signals into what they ask for: the first to an end in order, the second to one at once. What
+/// began by the admin API is no first one: a supervisor's SIGTERM follows its drain hook.
 async fn obey(stop: Arc<watch::Sender<Stop>>) {
     let made = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = made else {
         tracing::error!("signals cannot be received; only SIGKILL stops this process");
         return;
     };
+    let mut heard = 0_u32;
     loop {
         // Losing one loses nothing: both are received again.
-        tokio::select! {
-            _ = terminate.recv() => ask(&stop, Stop::Drain),
-            _ = interrupt.recv() => ask(&stop, Stop::DrainSoon),
-        }
+        let wanted = tokio::select! {
+            _ = terminate.recv() => Stop::Drain,
+            _ = interrupt.recv() => Stop::DrainSoon,
+        };
+        raise(&stop, if heard == 0 { wanted } else { Stop::Now });
+        heard = heard.saturating_add(1);
     }
 }
 
@@ -229,9 +308,16 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
     let mut ticks = tokio::time::interval(UPKEEP);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut commits = None;
+    let mut recovered = 0;
     loop {
         ticks.tick().await;
         shared.metrics.upkeep();
+        // Detached, and not of the runtime's pool: a volume that hangs must not keep the process.
+        let metrics = shared.metrics.clone();
+        let sampler = std::thread::Builder::new().name("sample".to_owned());
+        if let Err(error) = sampler.spawn(move || metrics.sample()) {
+            tracing::debug!(%error, "the process could not be sampled");
+        }
         let seen = shared.ledger.stats().commits;
         if commits.is_some_and(|commits| commits != seen) && shared.ledger.health().is_ok() {
             // Something was written since, which proves as much.
@@ -250,7 +336,10 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
             }
             health.ledger(result);
         }
-        commits = Some(shared.ledger.stats().commits);
+        let stats = shared.ledger.stats();
+        commits = Some(stats.commits);
+        common.ledger_recovered.increment(stats.recovered.saturating_sub(recovered));
+        recovered = stats.recovered;
         match shared.ledger.counts().await {
             Ok(counts) => {
                 let tallies = [counts.begun, counts.unknown, counts.waiting];

@@ -13,8 +13,14 @@
 //! | `policy_weakened` | warn | it protects less than the one before; the operations are named |
 //! | `policy_rejected` | error | files cannot be served; one line for each error, with its place |
 //! | `operation_degraded` | warn | an operation is served as less than it was declared |
+//! | `restart_needed` | warn | settings of the process changed; they are named, and hold from its next start |
+//! | `config_rejected` | error | the file of settings has an error: the next start would fail |
+//!
+//! A SIGHUP or a request reads the file of settings too. None of its settings is changed under way: they
+//! are ports, limits and places, which what is under way was promised.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +29,8 @@ use tokio::sync::mpsc;
 
 use super::seconds;
 use crate::admin::health::Health;
-use crate::admin::policy::{Ask, Reloaded, Status, summary};
+use crate::admin::policy::{Ask, Reloaded, Status, Told, summary};
+use crate::config::Source;
 use crate::pipeline::Shared;
 use crate::pipeline::live::Live;
 use crate::policy::{Change, Compiled, Diagnostic, Poll, Severity, Snapshot, Watch};
@@ -46,6 +53,8 @@ pub(super) struct Reload {
     pub(super) asks: mpsc::Receiver<Ask>,
     /// SIGHUP, where signals are obeyed.
     pub(super) hangup: Option<Signal>,
+    /// Where the process's own settings came from.
+    pub(super) source: Source,
 }
 
 /// Why the files are read.
@@ -58,8 +67,8 @@ enum Why {
 impl Reload {
     /// Runs until its task is dropped.
     pub(super) async fn run(self) {
-        let Self { shared, health, status, watch, mut asks, mut hangup } = self;
-        let mut reader = Reader { shared, health, status, watch };
+        let Self { shared, health, status, watch, mut asks, mut hangup, source } = self;
+        let mut reader = Reader { shared, health, status, watch, source };
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -75,16 +84,18 @@ impl Reload {
                 }
             };
             let reading = tokio::task::spawn_blocking(move || {
-                let told = reader.read(why);
-                (reader, told)
+                let reloaded = guarded(|| reader.read(why)).unwrap_or_else(|| reader.failed());
+                let restart_needed = match why {
+                    Why::Asked => reader.settings(),
+                    Why::Polled => Vec::new(),
+                };
+                (reader, Told { reloaded, restart_needed })
             });
             let told;
             (reader, told) = match reading.await {
                 Ok(read) => read,
-                Err(error) => {
-                    tracing::error!(%error, "reading the policy failed; it is reloaded no more");
-                    return;
-                }
+                // The runtime ends.
+                Err(_) => return,
             };
             if let Some(ask) = ask {
                 // Whoever asked may have left.
@@ -105,14 +116,62 @@ async fn hung_up(hangup: &mut Option<Signal>) {
     }
 }
 
+/// Runs what must not take the task with it; `None` if it panicked, which is in the log.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
 struct Reader {
     shared: Arc<Shared>,
     health: Health,
     status: Status,
     watch: Watch,
+    source: Source,
 }
 
 impl Reader {
+    /// Reading panicked: the policy in force stays, that is said, and the next poll tries again.
+    fn failed(&self) -> Reloaded {
+        tracing::error!(
+            event = "policy_rejected",
+            "reading the policy files failed; this is a defect of takeback"
+        );
+        let common = self.shared.metrics.common();
+        let [_, rejected, ..] = &common.reloads;
+        rejected.increment(1);
+        common.last_reload_ok.set(0.0);
+        self.health.policy_rejected(Some("reading the newest files failed".to_owned()));
+        self.status.rejected(Vec::new(), self.shared.clock.now_ms());
+        Reloaded::Rejected(Vec::new())
+    }
+
+    /// Says which settings of the process changed since it started.
+    fn settings(&self) -> Vec<&'static str> {
+        match self.source.changed() {
+            Ok(changed) if changed.is_empty() => changed,
+            Ok(changed) => {
+                let settings = changed.join(", ");
+                tracing::warn!(
+                    event = "restart_needed",
+                    settings,
+                    "settings changed; they hold from the next start"
+                );
+                changed
+            }
+            Err(errors) => {
+                for error in errors.0.iter().take(MAX_LINES) {
+                    tracing::error!(
+                        event = "config_rejected",
+                        at = %error.origin,
+                        "{}; the next start would fail",
+                        error.message
+                    );
+                }
+                Vec::new()
+            }
+        }
+    }
+
     /// Reads once, and puts in force what can be. Blocks.
     fn read(&mut self, why: Why) -> Reloaded {
         let current = self.shared.policies.load();
@@ -130,12 +189,16 @@ impl Reader {
         let [applied, rejected, unchanged, weaker] = &self.shared.metrics.common().reloads;
         match poll {
             Poll::Changed { compiled, weakened } => {
-                if weakened.is_empty() { applied } else { weaker }.increment(1);
-                self.apply(compiled, weakened)
+                let counter = if weakened.is_empty() { applied } else { weaker };
+                let reloaded = self.apply(compiled, weakened);
+                // Last: whoever sees it counted finds the gauges set.
+                counter.increment(1);
+                reloaded
             }
             Poll::Rejected(compiled) => {
+                let reloaded = self.reject(compiled);
                 rejected.increment(1);
-                self.reject(compiled)
+                reloaded
             }
             Poll::Restless => Reloaded::Restless,
             Poll::Unchanged => {
@@ -173,7 +236,7 @@ impl Reader {
         let common = metrics.common();
         common.last_reload_ok.set(1.0);
         common.last_reload_seconds.set(seconds(now_ms));
-        self.status.applied(now_ms);
+        self.status.applied(diagnostics, now_ms);
         self.health.policy_rejected(None);
         Reloaded::Applied { revision, operations, weakened }
     }
@@ -251,4 +314,15 @@ fn warn_of(weakened: &[Change]) {
     let names: BTreeSet<String> = weakened.iter().map(name).collect();
     let operations = names.into_iter().collect::<Vec<_>>().join(", ");
     tracing::warn!(event = "policy_weakened", operations, "the policy in force protects less");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_panics_is_told_and_does_not_end_the_reading() {
+        assert_eq!(guarded(|| 1), Some(1));
+        assert_eq!(guarded(|| -> u32 { panic!("planted") }), None);
+    }
 }

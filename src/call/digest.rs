@@ -4,11 +4,15 @@
 //! the meaning (contract section 4); all of it as the caller meant it, before a key is put in. JSON
 //! counts by its canonical form, so that another order of members is the same call; numbers count
 //! as they were written, so that `1` and `1.0` are two calls (the safe side: a needless question).
+//! `Content-Type` counts whole: another `boundary` or `profile` makes another body of the same bytes. So
+//! does the authority that the caller named, because it goes on as `X-Forwarded-Host` and may choose a
+//! tenant: the same call under another name of this proxy is another call. The mark leaves both out, for
+//! it has to know a follow-up that was resolved and not yet made.
 //!
 //! The parts are kept beside the whole, so that a confirmation that does not match can say which part
 //! differs without showing it.
 
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sha2::{Digest as _, Sha256};
 
 use crate::contract::json::{Doc, Edits, Value};
@@ -23,10 +27,21 @@ pub struct RequestDigest {
     pub mark: Digest,
     /// Method, path and query, or the tool's name.
     pub target: Digest,
-    /// The headers that count.
+    /// The headers that count, and the authority that the caller named.
     pub headers: Digest,
     /// The body.
     pub body: Digest,
+}
+
+/// A head, as the digest sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadForm<'a> {
+    /// The authority that the caller named, which the upstream is told of.
+    pub authority: Option<&'a HeaderValue>,
+    /// End-to-end headers, the carrier of the key taken out.
+    pub headers: &'a HeaderMap,
+    /// Those that count whatever they are called (`vary_on`).
+    pub vary_on: &'a [HeaderName],
 }
 
 /// A body, as the digest sees it.
@@ -45,12 +60,11 @@ impl RequestDigest {
     pub fn http(
         method: &Method,
         path_and_query: &str,
-        headers: &HeaderMap,
-        vary_on: &[HeaderName],
+        head: HeadForm<'_>,
         body: BodyForm<'_>,
     ) -> Self {
         let target = http_target(method, path_and_query);
-        Self::of(target, headers_part(headers, vary_on), body_part(body))
+        Self::of(target, headers_part(head), body_part(body))
     }
 
     /// The digest of a tool call to this path and query. `feed` gives everything of `params` that
@@ -58,8 +72,7 @@ impl RequestDigest {
     pub fn tool(
         path_and_query: &str,
         name: &str,
-        headers: &HeaderMap,
-        vary_on: &[HeaderName],
+        head: HeadForm<'_>,
         arguments: Value<'_>,
         ignored: &[&str],
         feed: impl FnOnce(&mut dyn FnMut(&[u8])),
@@ -67,7 +80,7 @@ impl RequestDigest {
         let mut sha = Sha256::new_with_prefix(b"params\0");
         feed(&mut |bytes| sha.update(bytes));
         let target = endpoint(path_and_query, name);
-        let mut digest = Self::of(target, headers_part(headers, vary_on), finish(sha));
+        let mut digest = Self::of(target, headers_part(head), finish(sha));
         digest.mark = match without(arguments, ignored) {
             Some(doc) => tool_mark(name, doc.root()),
             None => tool_mark(name, arguments),
@@ -166,11 +179,13 @@ fn body_part(body: BodyForm<'_>) -> Digest {
     finish(sha)
 }
 
-fn headers_part(headers: &HeaderMap, vary_on: &[HeaderName]) -> Digest {
+fn headers_part(head: HeadForm<'_>) -> Digest {
+    let HeadForm { authority, headers, vary_on } = head;
     let mut counted: Vec<(&str, &[u8])> = headers
         .iter()
         .filter(|(name, _)| vary_on.contains(name) || counts(name.as_str()))
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .chain(authority.map(|authority| ("host", authority.as_bytes())))
         .collect();
     counted.sort_by_key(|(name, _)| *name);
     let mut sha = Sha256::new();
@@ -184,42 +199,96 @@ fn headers_part(headers: &HeaderMap, vary_on: &[HeaderName]) -> Digest {
 }
 
 /// Whether a header can change what a call means. What is of one hop and what is ours is gone before
-/// this is asked; the rest of the fixed list is here.
+/// this is asked; the rest of the fixed list is here, each group with its reason. A name that is missing
+/// costs a needless question, or a second effect where an agent's own library repeats a lost call with
+/// another value of it; one too many lets a confirmation stand for another call.
 fn counts(name: &str) -> bool {
     if is_credential(name) {
         return false;
     }
-    let is_neutral = matches!(
+    // What the digest has from elsewhere: the body, the authority (see [`RequestDigest::http`]), the key.
+    let is_known_otherwise = matches!(
         name,
-        "baggage"
+        "content-digest"
             | "content-length"
-            | "content-type"
-            | "correlation-id"
+            | "content-md5"
+            | "digest"
+            | "host"
+            | "idempotency-key"
+            | "repr-digest"
+            | "x-forwarded-host"
+    );
+    // How the message travels, and when it was sent; replaced or dropped on the way as it is.
+    let is_of_the_way = matches!(
+        name,
+        "cache-control"
             | "date"
             | "expect"
             | "forwarded"
-            | "host"
-            | "idempotency-key"
+            | "grpc-timeout"
             | "last-event-id"
+            | "pragma"
             | "priority"
-            | "request-id"
-            | "traceparent"
-            | "tracestate"
-            | "user-agent"
             | "via"
-            | "x-amzn-trace-id"
-            | "x-cloud-trace-context"
-            | "x-correlation-id"
+            | "x-amz-date"
             | "x-forwarded-for"
-            | "x-forwarded-host"
             | "x-forwarded-port"
             | "x-forwarded-proto"
+            | "x-ms-date"
             | "x-real-ip"
-            | "x-request-id"
+            | "x-request-start"
     );
-    let is_neutral_family =
-        ["accept", "mcp-", "x-b3-"].iter().any(|prefix| name.starts_with(prefix));
-    !is_neutral && !is_neutral_family
+    // Which attempt it is: what a library changes when it sends the same call again.
+    let is_attempt = matches!(
+        name,
+        "amz-sdk-invocation-id"
+            | "amz-sdk-request"
+            | "grpc-previous-rpc-attempts"
+            | "retry-attempt"
+            | "retry-count"
+            | "x-attempt"
+            | "x-envoy-attempt-count"
+            | "x-request-attempt"
+            | "x-retry-attempt"
+            | "x-retry-count"
+    );
+    // Which program and library sends it; some count their own requests in there.
+    let is_sender = matches!(
+        name,
+        "user-agent"
+            | "x-amz-user-agent"
+            | "x-goog-api-client"
+            | "x-stripe-client-telemetry"
+            | "x-stripe-client-user-agent"
+    );
+    // What ties it to a trace: new for every attempt.
+    let is_trace = matches!(
+        name,
+        "b3" | "baggage"
+            | "client-request-id"
+            | "correlation-id"
+            | "elastic-apm-traceparent"
+            | "grpc-trace-bin"
+            | "newrelic"
+            | "request-id"
+            | "sentry-trace"
+            | "traceparent"
+            | "tracestate"
+            | "uber-trace-id"
+            | "x-amzn-trace-id"
+            | "x-client-request-id"
+            | "x-cloud-trace-context"
+            | "x-correlation-id"
+            | "x-ms-client-request-id"
+            | "x-ot-span-context"
+            | "x-request-id"
+            | "x-span-id"
+            | "x-trace-id"
+    );
+    let is_family = ["accept", "mcp-", "x-b3-", "x-datadog-", "x-instana-", "x-stainless-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    !(is_known_otherwise || is_of_the_way || is_attempt || is_sender || is_trace || is_family)
 }
 
 /// Whether a header holds a credential: it names the caller, and never reaches a digest, a mapping or
@@ -296,8 +365,11 @@ mod tests {
         RequestDigest::http(
             &Method::POST,
             path,
-            &map,
-            &[],
+            HeadForm {
+                authority: Some(&HeaderValue::from_static("proxy")),
+                headers: &map,
+                vary_on: &[],
+            },
             BodyForm::Json("application/json", doc.root()),
         )
     }
@@ -328,6 +400,59 @@ mod tests {
         assert_ne!(plain.headers, header.headers);
         assert_eq!(plain.mark, header.mark);
         assert_ne!(plain.body, number.body);
+    }
+
+    #[test]
+    fn c_4_the_whole_content_type_and_the_authority_count_and_the_mark_leaves_them_out() {
+        let of = |host: &'static str, kind: &'static str| {
+            let mut map = HeaderMap::new();
+            map.insert("content-type", kind.parse().unwrap());
+            let body = BodyForm::Opaque("multipart/form-data", b"--a\r\n");
+            let host = HeaderValue::from_static(host);
+            let head = HeadForm { authority: Some(&host), headers: &map, vary_on: &[] };
+            RequestDigest::http(&Method::POST, "/a", head, body)
+        };
+        let plain = of("a", "multipart/form-data; boundary=a");
+        for other in [
+            of("a", "multipart/form-data; boundary=b"),
+            of("a", "multipart/form-data"),
+            of("b", "multipart/form-data; boundary=a"),
+        ] {
+            assert_ne!(plain.whole, other.whole);
+            assert_ne!(plain.headers, other.headers);
+            assert_eq!(plain.mark, other.mark);
+        }
+    }
+
+    #[test]
+    fn g4_a_librarys_own_repeat_is_the_same_call() {
+        let first = digest("/a", &[("x-stainless-retry-count", "0")], "{}");
+        for (name, value) in [
+            ("x-stainless-retry-count", "1"),
+            ("sentry-trace", "1-2-1"),
+            ("baggage", "a=1"),
+            ("x-datadog-parent-id", "5"),
+            ("x-b3-spanid", "5"),
+            ("b3", "0"),
+            ("x-client-request-id", "5"),
+            ("x-request-attempt", "2"),
+            ("amz-sdk-invocation-id", "5"),
+            ("amz-sdk-request", "attempt=2"),
+            ("x-goog-api-client", "gl-python/3 gccl-attempt-count/2"),
+            ("cache-control", "no-cache"),
+            ("pragma", "no-cache"),
+            ("content-md5", "5"),
+            ("content-digest", "5"),
+            ("repr-digest", "5"),
+            ("x-stripe-client-telemetry", "{}"),
+        ] {
+            assert_eq!(first, digest("/a", &[(name, value)], "{}"), "{name}");
+        }
+        for name in
+            ["x-goog-request-params", "x-goog-user-project", "x-github-api-version", "prefer"]
+        {
+            assert_ne!(first.whole, digest("/a", &[(name, "5")], "{}").whole, "{name}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 pub mod digest;
 pub mod payload;
 pub mod refusal;
+pub mod spans;
+pub mod trace;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,6 +19,7 @@ use crate::contract::key::Key;
 use metrics::Gauge;
 use payload::Body;
 use refusal::Refusal;
+use spans::CallSpan;
 
 /// Who calls (standards MCP-49): the scope of keys, repeats and confirmations.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -92,6 +95,8 @@ pub struct Head {
     pub nominated: Vec<HeaderName>,
     /// It waits for `100 Continue` before it sends its body.
     pub expects_continue: bool,
+    /// The call's spans, where somebody collects them.
+    pub span: Option<Arc<CallSpan>>,
 }
 
 impl Head {

@@ -27,14 +27,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 pub use collect::{
-    Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix, discard,
+    Budget, CollectError, Collected, Partial, Prefix, collect, collect_prefix, collect_within,
+    discard,
 };
 
 /// Why a body ended before its end.
@@ -104,12 +105,14 @@ enum Kind {
 }
 
 /// What happens to trailer fields (standards H-13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Trailers {
     /// They end here.
     Drop,
     /// They are passed on.
     Pass,
+    /// They are passed on without what the function takes out, which is given this name.
+    Sifted(fn(&mut HeaderMap, &HeaderName), HeaderName),
 }
 
 impl Body {
@@ -296,8 +299,16 @@ impl http_body::Body for Body {
                 // Trailers come last, so there is no need to ask for another frame.
                 if frame.is_trailers() {
                     this.finish();
-                    if this.trailers == Trailers::Drop {
-                        return Poll::Ready(None);
+                    match &this.trailers {
+                        Trailers::Drop => return Poll::Ready(None),
+                        Trailers::Pass => {}
+                        Trailers::Sifted(sift, name) => {
+                            if let Ok(mut trailers) = frame.into_trailers() {
+                                sift(&mut trailers, name);
+                                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                            }
+                            return Poll::Ready(None);
+                        }
                     }
                 } else if this.is_kind_ended() {
                     // hyper does not ask again once `is_end_stream` is true.

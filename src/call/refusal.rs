@@ -132,6 +132,8 @@ pub enum Refusal {
     AnswerNotKept(EntryId),
     /// A member names something twice, equal but for case or spelling, where a rule reads it.
     AmbiguousMember,
+    /// The state before the call could not be read or kept; why, for people.
+    BeforeUnread(String),
     /// The body ended early or broke.
     BodyBroken,
     /// The body came too slowly.
@@ -238,6 +240,7 @@ impl Refusal {
             Self::AmbiguousPath(_) => "ambiguous_path",
             Self::AmbiguousMember => "ambiguous_member",
             Self::AnswerNotKept(_) => "answer_not_kept",
+            Self::BeforeUnread(_) => "before_unread",
             Self::BodyBroken => "body_broken",
             Self::BodySlow => "body_timeout",
             Self::BodyTooLarge(_) => "body_too_large",
@@ -346,6 +349,7 @@ impl Refusal {
             | Self::NoDraftForm => 422,
             Self::ConfirmationMismatch(..) | Self::ConfirmationRequired(_) => 428,
             Self::Upgrade => 501,
+            Self::BeforeUnread(_) => 502,
             Self::Draining | Self::LedgerUnavailable | Self::Overloaded | Self::PolicyChanged => {
                 503
             }
@@ -362,7 +366,8 @@ impl Refusal {
                     Level::None | Level::Caller | Level::Challenge => Turn::AgentConfirm,
                 }
             }
-            Self::Draining
+            Self::BeforeUnread(_)
+            | Self::Draining
             | Self::InFlight(_)
             | Self::BodySlow
             | Self::Overloaded
@@ -480,8 +485,13 @@ impl Refusal {
                  case, and a rule reads it. Send each name once."
                 .to_owned(),
             Self::AnswerNotKept(entry) => format!(
-                "This call was made already and accepted (entry {entry}); its answer was too large \
-                 to keep, so it cannot be shown again. Do not repeat the call; read the result."
+                "This call was made already and accepted (entry {entry}); its answer was lost or too \
+                 large to keep, so it cannot be shown again. Do not repeat the call; read the result."
+            ),
+            Self::BeforeUnread(why) => format!(
+                "The state before this call could not be read ({why}), and without it the call \
+                 could not be taken back. Send the call again; if it is refused again, tell the \
+                 operator."
             ),
             Self::BodyBroken => {
                 "The request's body ended early or broke. Send it again.".to_owned()

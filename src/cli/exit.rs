@@ -58,6 +58,13 @@ impl From<AppError> for Failure {
                 std::io::ErrorKind::PermissionDenied => (PERMISSION, ""),
                 _ => (CANNOT_CREATE, "give another --admin-listen"),
             },
+            AppError::AdminAddress { .. } => {
+                (UNAVAILABLE, "is another process there, or give another --admin-listen")
+            }
+            AppError::Spans(_) => {
+                (CONFIG, "give OTEL_EXPORTER_OTLP_ENDPOINT as http://HOST:4318, or none")
+            }
+            AppError::Tokens(_) => (CONFIG, "each line is NAME read|operate TOKEN"),
             AppError::Bind(_) => {
                 (UNAVAILABLE, "is another process there, or give another --listen")
             }
@@ -93,6 +100,12 @@ impl From<DemoError> for Failure {
 /// The exit code of a ledger that does not open, and what to do.
 pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
     match error {
+        OpenError::Absent => (DATA, "a sidecar makes one when it starts with this --ledger"),
+        OpenError::Database(_) => (
+            CONFIG,
+            "are user, password and database right, and is the server's certificate one that \
+             `sslrootcert` or the system trusts?",
+        ),
         OpenError::Damaged(_) | OpenError::Foreign => {
             (DATA, "keep the file for an inquiry, and give another --ledger")
         }
@@ -101,9 +114,27 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
             TEMPORARY,
             "one sidecar has one ledger: stop the other, or give this one another --ledger",
         ),
-        OpenError::Newer { .. } | OpenError::Older { .. } => (DATA, ""),
-        OpenError::Random => (SYSTEM, ""),
-        OpenError::Sql(_) | OpenError::Unusable(_) => (IO, ""),
+        OpenError::Lost { .. } => (
+            DATA,
+            "restore it from its backup; to begin with an empty one, which knows no key, no unknown \
+             outcome and no undo, remove what is named",
+        ),
+        OpenError::Newer { .. } => (DATA, "use the takeback that wrote it, or a later one"),
+        OpenError::Older { .. } => (DATA, "use the takeback that wrote it, or another --ledger"),
+        OpenError::Random => (SYSTEM, "is /dev/urandom there?"),
+        OpenError::ReadOnly => {
+            (IO, "copy the ledger with its -wal into a folder that may be written, and read that")
+        }
+        OpenError::Sql(error)
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
+        {
+            (DATA, "is it a ledger? keep the file for an inquiry, and give another --ledger")
+        }
+        OpenError::Sql(_) => {
+            (IO, "is it a file, not a folder, and may this user read it and what is beside it?")
+        }
+        OpenError::Unusable(_) => (IO, "look at its volume: is it there, writable and not full?"),
+        OpenError::Unreachable(_) => (UNAVAILABLE, "does the database run, and at this address?"),
     }
 }
 

@@ -8,10 +8,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::exit::{self, Failure, with_help};
 use super::{Format, out};
-use crate::call::Oddity;
+use crate::call::refusal::Refusal;
 use crate::contract::json::Doc;
 use crate::http::body::BodyDoc;
-use crate::http::target::oddity;
+use crate::http::decode::{Decoded, decode};
+use crate::http::headers::REPORT;
+use crate::pipeline::foresee;
 use crate::policy::{self, Explained, Imagined, Snapshot};
 
 /// The longest body that is read, in bytes; the sidecar's own limit.
@@ -94,26 +96,44 @@ fn http(
     if !bytes.is_empty() && !map.contains_key(header::CONTENT_TYPE) {
         map.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    let path = target.split_once('?').map_or(target, |(path, _)| path);
-    let mut refused = oddity(path).map(|odd| {
-        let may =
-            if matches!(odd, Oddity::Other(_)) { "" } else { "unless its operation allows it: " };
-        format!("{may}{}", odd.into_refusal().message())
-    });
-    let body = BodyDoc::read(&map, &bytes).unwrap_or_else(|refusal| {
-        refused = refused.take().or_else(|| Some(refusal.message()));
-        BodyDoc::Opaque
-    });
+    let refused = refusal(snapshot, &method, target, map.clone(), &bytes);
+    let body = BodyDoc::read(&map, &bytes).unwrap_or(BodyDoc::Opaque);
     let doc = match &body {
         BodyDoc::Json(doc) | BodyDoc::Form(doc, _) => Some(doc),
         BodyDoc::None | BodyDoc::Opaque => None,
     };
     let call = Imagined::Http { method: &method, target, headers: &pairs, body: doc };
     let mut told = policy::explain(snapshot, &call);
-    if let Some(why) = refused {
+    if let Some(refusal) = refused {
+        let why =
+            format!("{} {}: {}", refusal.status(), refusal.envelope_code(), refusal.message());
         told.lines.insert(0, ("refused", why));
     }
     Ok(told)
+}
+
+/// What the sidecar would answer instead of sending the call on.
+fn refusal(
+    snapshot: &Snapshot,
+    method: &Method,
+    target: &str,
+    headers: HeaderMap,
+    bytes: &Bytes,
+) -> Option<Refusal> {
+    let mut request = http::Request::new(());
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = target.parse().ok()?;
+    *request.headers_mut() = headers;
+    // Where it is sent is not asked about.
+    let host = HeaderValue::from_static("localhost");
+    request.headers_mut().entry(header::HOST).or_insert(host);
+    let peer = HeaderValue::from_static("127.0.0.1");
+    match decode(request.into_parts().0, peer, &REPORT, "explain") {
+        Err(refusal) => Some(refusal),
+        Ok(Decoded { head, control, oddity, .. }) => {
+            foresee::refusal(snapshot, &head, control, oddity, bytes)
+        }
+    }
 }
 
 /// A body out of a file, or with `-` from standard input.
@@ -173,6 +193,7 @@ mod tests {
     fn what_would_be_refused_is_said_and_what_is_no_call_is_usage() {
         let told = http(&snapshot(), "POST", "/b/../a", &[], None).unwrap();
         assert_eq!(told.lines[0].0, "refused");
+        assert!(told.lines[0].1.starts_with("400 ambiguous_path: "), "{:?}", told.lines[0]);
         for (method, target, header) in
             [("GE T", "/a", "a: b"), ("GET", "a", "a: b"), ("GET", "/a", "no header")]
         {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::exit::{self, Failure, with_help};
 use super::out;
+use crate::files;
 use crate::policy::{MAX_CATALOG, import_openapi, import_tools};
 
 /// What the file is.
@@ -23,11 +24,8 @@ pub(super) fn run(kind: Kind, path: &Path) -> Result<u8, Failure> {
         };
         Failure::new(exit::DATA, with_help(&message, help))
     };
-    let length = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if usize::try_from(length).map_or(true, |length| length > MAX_CATALOG) {
-        return Err(failed(format!("it has over {MAX_CATALOG} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let most = u64::try_from(MAX_CATALOG).unwrap_or(u64::MAX);
+    let text = files::read_text(path, most).map_err(|error| failed(error.to_string()))?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let skeleton = match kind {
         Kind::OpenApi => import_openapi(&name, &text),

@@ -1,6 +1,8 @@
-//! `takeback settle` and `takeback reconcile`: asking the running sidecar, which alone writes the ledger.
+//! `takeback settle`, `takeback reconcile` and `takeback drain`: asking the running sidecar, which alone
+//! writes the ledger.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -39,11 +41,44 @@ pub(super) fn settle(
     Ok(exit::OK)
 }
 
-/// Has every unknown entry looked up once.
-pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
-    let answer = request(socket, "/api/v1/reconcile", None)?;
-    let empty = Vec::new();
-    let entries = answer.get("reconciled").and_then(Value::as_array).unwrap_or(&empty);
+/// How often unknown entries are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// Once.
+    One,
+    /// Again and again, until no lookup can settle more.
+    UntilSettled,
+}
+
+/// How long it is waited between two runs.
+const BETWEEN_RUNS: Duration = Duration::from_secs(2);
+
+/// Has every unknown entry looked up.
+pub(super) fn reconcile(socket: &Path, runs: Runs, format: Format) -> Result<u8, Failure> {
+    loop {
+        let answer = request(socket, "/api/v1/reconcile", None)?;
+        let mut entries =
+            answer.get("reconciled").and_then(Value::as_array).cloned().unwrap_or_default();
+        let is = |entry: &Value, words: &[&str]| {
+            entry.get("result").and_then(Value::as_str).is_some_and(|word| words.contains(&word))
+        };
+        let open = ["absent", "inconclusive", "not_recorded"];
+        let is_last = runs == Runs::One || !entries.iter().any(|entry| is(entry, &open));
+        if !is_last {
+            // What is as open as before is told once, by the last run.
+            entries.retain(|entry| !is(entry, &open) && !is(entry, &["no_lookup", "found_many"]));
+        }
+        if is_last || !entries.is_empty() {
+            told(&entries, format)?;
+        }
+        if is_last {
+            return Ok(exit::OK);
+        }
+        std::thread::sleep(BETWEEN_RUNS);
+    }
+}
+
+fn told(entries: &[Value], format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => {
             for entry in entries {
@@ -74,7 +109,43 @@ pub(super) fn reconcile(socket: &Path, format: Format) -> Result<u8, Failure> {
             out::print(&out::table(&names, &rows, out::is_coloured()))?;
         }
     }
-    Ok(exit::OK)
+    Ok(())
+}
+
+/// How far `drain` goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The sidecar was asked.
+    Asked,
+    /// It has ended.
+    Ended,
+}
+
+/// How often a draining sidecar is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long after the drain's own end a sidecar is waited for.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Asks the sidecar to end in order.
+pub(super) fn drain(socket: &Path, until: Until) -> Result<u8, Failure> {
+    let answer = request(socket, "/api/v1/drain", None)?;
+    if until == Until::Asked {
+        out::print("draining")?;
+        return Ok(exit::OK);
+    }
+    let grace_ms = answer.get("grace_ms").and_then(Value::as_u64).unwrap_or(0);
+    let looks = Duration::from_millis(grace_ms).saturating_add(LATE).as_millis() / LOOK.as_millis();
+    for _ in 0..looks {
+        // Its last act is to remove its socket.
+        if std::os::unix::net::UnixStream::connect(socket).is_err() {
+            out::print("drained")?;
+            return Ok(exit::OK);
+        }
+        std::thread::sleep(LOOK);
+    }
+    let message = "the sidecar was asked to end and still runs after its grace";
+    Err(Failure::new(exit::SOFTWARE, with_help(message, "its log says what it waits for")))
 }
 
 fn request(socket: &Path, path: &str, body: Option<String>) -> Result<Value, Failure> {

@@ -60,7 +60,8 @@ fn arguments_are_read_or_refused() {
         (&["settle", "x", "accepted"], false),
         (&["settle", "x", "unknown", "--why", "seen"], false),
         (&["reconcile", "--once", "--admin-socket", "s"], true),
-        (&["reconcile"], false),
+        (&["reconcile", "--admin-socket", "s"], true),
+        (&["reconcile", "--twice"], false),
         (&[], false),
     ];
     for (args, right) in table {

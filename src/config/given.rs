@@ -3,7 +3,7 @@
 //! A value is taken from the first place that has it: a flag, a `TAKEBACK_*` variable, the file. The
 //! file is held to the closed list whole, also where a flag wins over it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ pub const MEMBERS: &[&str] = &[
     "listen",
     "telemetry_listen",
     "admin_listen",
+    "admin.tokens_file",
     "upstream.url",
     "upstream.headers_file",
     "policies",
@@ -37,6 +38,7 @@ pub const MEMBERS: &[&str] = &[
     "timeouts.head_ms",
     "timeouts.idle_ms",
     "timeouts.total_ms",
+    "timeouts.lookup_ms",
     "timeouts.request_head_ms",
     "timeouts.request_idle_ms",
     "timeouts.keep_alive_ms",
@@ -58,8 +60,11 @@ const NOT_YET: &[(&str, &str)] = &[
     ("upstream.server_name", "TLS to the upstream"),
 ];
 
+/// The variable of a database's password, as every client of PostgreSQL reads it.
+pub const PASSWORD: &str = "PGPASSWORD";
+
 /// Variables that are read elsewhere.
-const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG"];
+const OTHER_VARIABLES: &[&str] = &["TAKEBACK_CONFIG", "TAKEBACK_LOG", "TAKEBACK_LOG_FORMAT"];
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,16 +133,23 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The places that values come from.
-#[derive(Clone, Debug, Default)]
+/// The places that values come from. Their `Debug` shows no value: a password may be among them.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// Flags: the setting's name, the flag as it is written, and its value. A list's flag is given
     /// once per element.
     pub flags: Vec<(&'static str, &'static str, String)>,
-    /// The process's environment; only `TAKEBACK_*` is looked at.
+    /// The process's environment; only `TAKEBACK_*` and `PGPASSWORD` are looked at.
     pub environment: Vec<(String, String)>,
     /// The file, and its text.
     pub file: Option<(PathBuf, String)>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_ref().map(|(path, _)| path);
+        f.debug_struct("Sources").field("file", &file).finish_non_exhaustive()
+    }
 }
 
 impl Sources {
@@ -158,10 +170,11 @@ pub(super) struct Given {
 }
 
 /// The settings that were given, and the faults so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Reader {
     given: HashMap<&'static str, Given>,
     folder: Option<PathBuf>,
+    password: Option<String>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<String>,
 }
@@ -183,10 +196,19 @@ impl Reader {
         reader
     }
 
+    /// Every setting that was given, with the values that count.
+    pub(super) fn effective(&self) -> BTreeMap<&'static str, Vec<String>> {
+        self.given.iter().map(|(name, given)| (*name, given.values.clone())).collect()
+    }
+
     fn read_environment(&mut self, environment: Vec<(String, String)>) {
         let variables: Vec<(String, &'static str)> =
             MEMBERS.iter().map(|member| (variable(member), *member)).collect();
         for (name, value) in environment {
+            if name == PASSWORD {
+                self.password = Some(value);
+                continue;
+            }
             if !name.starts_with("TAKEBACK_") || OTHER_VARIABLES.contains(&name.as_str()) {
                 continue;
             }
@@ -208,6 +230,11 @@ impl Reader {
             let given = Given { origin: Origin::Environment(name), values };
             self.given.entry(member).or_insert(given);
         }
+    }
+
+    /// The password of a database, where its URL holds none.
+    pub(super) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
     }
 
     /// An unknown variable is no error: Kubernetes sets some of this form for a Service called

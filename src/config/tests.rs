@@ -25,7 +25,7 @@ fn defaults_are_those_of_the_contract() {
 
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.telemetry_listen.to_string(), "127.0.0.1:9464");
-    assert_eq!(config.ledger, Path::new("takeback-data/ledger.db"));
+    assert_eq!(config.ledger.file(), Some(Path::new("takeback-data/ledger.db")));
     assert_eq!(config.admin_listen, Path::new("takeback-data/ledger.db.sock"));
     assert_eq!(config.mcp.paths, ["/mcp"]);
     assert_eq!(config.mode, Mode::Enforce);
@@ -93,13 +93,31 @@ fn each_setting_that_is_not_there_yet_says_so() {
         "principal: { jwt: {} }",
         "upstream: { ca_file: a }",
         "upstream: { server_name: a }",
-        "ledger: postgres://db/takeback",
-        "admin_listen: 127.0.0.1:9000",
+        "admin_listen: 10.0.0.1:9000",
     ];
     for text in table {
         let faults = faults(with_required(file(text)));
         assert!(faults.contains("not supported yet"), "{text}: {faults}");
         assert_eq!(faults.matches("etc/takeback.yaml:1:").count(), 1, "{text}: {faults}");
+    }
+}
+
+#[test]
+fn a_network_address_of_the_admin_api_and_its_tokens_need_each_other() {
+    let both = file("admin_listen: 127.0.0.1:9000\nadmin: { tokens_file: tokens }");
+    let config = Config::load(with_required(both)).unwrap();
+    let network = config.admin_network.unwrap();
+    assert_eq!(network.address.to_string(), "127.0.0.1:9000");
+    assert_eq!(network.tokens_file, Path::new("etc/tokens"));
+    assert!(config.admin_listen.to_str().unwrap().ends_with(".sock"), "the socket stays");
+
+    for (text, words) in [
+        ("admin_listen: 127.0.0.1:9000", "there are no tokens"),
+        ("admin: { tokens_file: tokens }", "is no network address"),
+    ] {
+        let faults = faults(with_required(file(text)));
+        assert!(faults.contains(words), "{text}: {faults}");
+        assert!(faults.contains("etc/takeback.yaml:1:"), "{text}: {faults}");
     }
 }
 
@@ -221,7 +239,7 @@ fn every_setting_has_a_variable_and_is_read() {
         }
     }
     let config = Config::load(Sources::of(&values)).unwrap();
-    assert_eq!((config.ledger.as_path(), config.mode), (Path::new("/l"), Mode::Observe));
+    assert_eq!((config.ledger.file(), config.mode), (Some(Path::new("/l")), Mode::Observe));
     assert_eq!(config.admin_listen, Path::new("/s"));
     assert_eq!(config.mcp.allow_methods, ["a/b"]);
     assert!(config.mcp.trust_annotations);
@@ -232,10 +250,29 @@ fn every_setting_has_a_variable_and_is_read() {
 #[test]
 fn the_other_commands_need_only_the_places() {
     let places = Places::load(file("ledger: data/l.db\nupstream: { url: http://gw }\n")).unwrap();
-    assert_eq!(places.ledger, Path::new("etc/data/l.db"));
+    assert_eq!(places.ledger.file(), Some(Path::new("etc/data/l.db")));
     assert_eq!(places.admin_listen, Path::new("etc/data/l.db.sock"));
 
     let long = "x".repeat(200);
     let faults = Places::load(Sources::of(&[("ledger", &long)])).unwrap_err().to_string();
     assert!(faults.contains("give a shorter `admin_listen`"), "{faults}");
+}
+
+#[test]
+fn a_ledger_in_a_database_is_read_with_its_password_and_never_shown_with_it() {
+    let environment = vec![
+        ("TAKEBACK_LEDGER".to_owned(), "postgres://ann@db.example/takeback".to_owned()),
+        (PASSWORD.to_owned(), "s3cret".to_owned()),
+    ];
+    let config =
+        Config::load(with_required(Sources { environment, ..Sources::default() })).unwrap();
+    assert_eq!(config.ledger.to_string(), "postgres://ann@db.example:5432/takeback");
+    assert_eq!(config.admin_listen, Path::new("takeback-data/admin.sock"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    assert!(!format!("{config:?}").contains("s3cret"));
+
+    let plain = "ledger: \"postgres://ann:s3cret@db.example/l?sslmode=disable\"";
+    let faults = faults(with_required(file(plain)));
+    assert!(faults.contains("in plain text"), "{faults}");
+    assert!(!faults.contains("s3cret"), "{faults}");
 }

@@ -270,13 +270,12 @@ impl<'a> Value<'a> {
         self.members().find(|member| member.has_name(name)).map(|member| member.value)
     }
 
-    /// Whether an object has a member beside this name that a laxer reader takes for it: equal but for
-    /// case, or with a `[...]` after it.
+    /// Whether an object has a member beside this name that a laxer reader takes for it; see [`folded`].
     pub fn has_twin(self, name: &str) -> bool {
-        let folded = name.to_lowercase();
+        let fold = folded(name);
         self.members().any(|member| {
             let other = member.name();
-            other != name && other.split('[').next().unwrap_or_default().to_lowercase() == folded
+            other != name && folds_onto(&other, &fold)
         })
     }
 
@@ -940,6 +939,23 @@ fn to_u32(position: usize) -> u32 {
 
 fn to_usize(position: u32) -> usize {
     usize::try_from(position).unwrap_or(usize::MAX)
+}
+
+/// A name as the laxest of its readers takes it: up to a `[` or a NUL, without spaces around it, `.` and
+/// space as `_` (PHP reads forms and queries so), in lower case.
+pub fn folded(name: &str) -> String {
+    let base = name.split(['[', '\0']).next().unwrap_or_default().trim();
+    base.replace(['.', ' '], "_").to_lowercase()
+}
+
+/// What a name is a member of, to readers that take `NAME.x` so; folded.
+pub fn owner(name: &str) -> Option<String> {
+    name.split_once('.').map(|(owner, _)| folded(owner))
+}
+
+/// Whether some reader takes a name for the folded one, or for a member of it.
+pub fn folds_onto(name: &str, fold: &str) -> bool {
+    folded(name) == fold || owner(name).is_some_and(|owner| owner == fold)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::class::{Class, IsError, Kind, Level, Mode, OnUnknown, Repeat, Respons
 use super::json::Doc;
 use super::key::{Carrier, Digest, OperationId};
 use super::path::Path;
+use super::plan::Plan;
 use super::pointer::Pointer;
 use super::selector::Selector;
 use super::status::Statuses;
@@ -66,6 +67,8 @@ pub struct Reference {
     pub class: Class,
     /// How its body is written, if it has one.
     pub body_type: BodyType,
+    /// What its own path may hold.
+    pub allow: Allow,
 }
 
 /// The media type in which a target takes its body.
@@ -187,6 +190,15 @@ pub struct Lookup {
     pub matches: Vec<Assertion>,
 }
 
+/// A read that is made last before the call, and kept: what an update replaces.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// What is called.
+    pub reference: Reference,
+    /// With what.
+    pub arguments: Vec<Argument>,
+}
+
 /// The form that can be thrown away (ADR-0030 section 7).
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -223,8 +235,8 @@ pub enum Verification {
         /// All must pass.
         assertions: Vec<Assertion>,
     },
-    /// Evidence in stages; validated, and not evaluated: its verdict is inconclusive.
-    Plan,
+    /// Evidence in stages, some of which comes after the answer.
+    Plan(Arc<Plan>),
 }
 
 /// What paths a call may have that are refused by default (contract section 3.1).
@@ -294,6 +306,8 @@ pub struct Operation {
     pub upstream_id: Option<Selector>,
     /// What proves the effect.
     pub verification: Verification,
+    /// The read of the state before the call.
+    pub before: Option<Before>,
     /// Request parts that are never kept or reported.
     pub sensitive: Vec<Pointer>,
     /// Headers that belong to the digest although the fixed list leaves them out.
@@ -317,8 +331,11 @@ impl Operation {
             && self.inverse.is_none()
             && self.compensate.is_none()
             && self.upstream_id.is_none()
-            && !matches!(&self.verification, Verification::ResponseBinding { assertions, .. }
-                if !assertions.is_empty());
+            && match &self.verification {
+                Verification::None => true,
+                Verification::ResponseBinding { assertions, .. } => assertions.is_empty(),
+                Verification::Plan(_) => false,
+            };
         !is_plain
     }
 }

@@ -1,7 +1,7 @@
 //! The path grammar of mappings (ADR-0030 section 2, standards 5.1 and 5.2).
 //!
 //! ```text
-//! path    = ( ( "request" | "response" ) segment { segment } | "idempotency_key" ) [ "?" ]
+//! path    = ( ( "request" | "response" | "before" ) segment { segment } | "idempotency_key" ) [ "?" ]
 //! segment = "." name | "[" index "]"
 //! name    = ( letter | "_" | "$" ) { letter | digit | "_" | "$" | "-" }
 //! index   = 1 to 9 digits
@@ -23,6 +23,8 @@ pub const MAX_PATH: usize = 512;
 /// Where a path starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Root {
+    /// `before`: what the state was before the call, where the operation declares that it be read.
+    Before,
     /// `idempotency_key`: what went upstream as the key.
     Key,
     /// `request`: what the caller meant.
@@ -35,6 +37,7 @@ impl Root {
     /// The word that a path starts with.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Before => "before",
             Self::Key => "idempotency_key",
             Self::Request => "request",
             Self::Response => "response",
@@ -139,6 +142,8 @@ pub struct Scope<'a> {
     pub request: Request<'a>,
     /// The accepted, readable answer; absent for anything else.
     pub response: Option<Value<'a>>,
+    /// The state before the call, if it was read.
+    pub before: Option<Value<'a>>,
     /// The key that went upstream, if one did.
     pub key: Option<&'a str>,
 }
@@ -205,10 +210,10 @@ impl Path {
                 let offset = Root::Key.as_str().len();
                 return Err(PathError { offset, reason: "`idempotency_key` has no members" });
             }
-            Root::Request | Root::Response if segments.is_empty() => {
+            Root::Before | Root::Request | Root::Response if segments.is_empty() => {
                 return Err(reader.error("a `.name` or `[index]` must follow"));
             }
-            Root::Key | Root::Request | Root::Response => {}
+            Root::Before | Root::Key | Root::Request | Root::Response => {}
         }
         let optional = reader.take(b'?');
         match reader.peek() {
@@ -221,6 +226,7 @@ impl Path {
     /// What it names in this call; `None` for nothing and for `null` (standards P-1, P-2).
     pub fn resolve<'a>(&self, scope: &Scope<'a>) -> Option<Found<'a>> {
         let value = match self.root {
+            Root::Before => walk(&self.segments, scope.before?)?,
             Root::Key => return scope.key.map(Found::Key),
             Root::Request => scope.request.walk(&self.segments)?,
             Root::Response => walk(&self.segments, scope.response?)?,
@@ -258,12 +264,12 @@ struct Reader<'t> {
 impl Reader<'_> {
     fn root(&mut self) -> Result<Root, PathError> {
         let word = self.take_while(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-        for root in [Root::Key, Root::Request, Root::Response] {
+        for root in [Root::Before, Root::Key, Root::Request, Root::Response] {
             if root.as_str().as_bytes() == word {
                 return Ok(root);
             }
         }
-        let reason = "a path starts with `request`, `response` or `idempotency_key`";
+        let reason = "a path starts with `request`, `response`, `before` or `idempotency_key`";
         Err(PathError { offset: 0, reason })
     }
 
@@ -371,6 +377,7 @@ mod tests {
             let response = document(case, "response");
             let key = case.get("key").unwrap().as_str();
             let scope = Scope {
+                before: None,
                 request: Request::Arguments(request.root()),
                 response: (!response.root().is_null()).then(|| response.root()),
                 key: key.as_deref(),
@@ -428,6 +435,7 @@ mod tests {
         .unwrap();
         let body = Doc::parse(r#"{"amount":"2000","path":{"id":"8"},"list":[null,1]}"#).unwrap();
         let scope = Scope {
+            before: None,
             request: Request::Http { head: head.root(), body: Some(body.root()), is_opaque: false },
             response: None,
             key: None,
@@ -457,7 +465,7 @@ mod tests {
         let head = Doc::parse(r#"{"path":{"id":"7"},"query":{},"header":{}}"#).unwrap();
         let opaque = Request::Http { head: head.root(), body: None, is_opaque: false };
         let named = |text: &str, request| {
-            let scope = Scope { request, response: None, key: None };
+            let scope = Scope { before: None, request, response: None, key: None };
             Path::parse(text).unwrap().resolve(&scope).is_some()
         };
 

@@ -104,11 +104,20 @@ impl CallJson {
     /// The same call with `"arguments_omitted": true` instead of its arguments, so that a reader
     /// that overlooks `truncated` does not make a call with a gap.
     fn without_arguments(&self) -> Self {
+        self.without(&["arguments"])
+    }
+
+    /// As [`without_arguments`](Self::without_arguments), and without the path, which is made of them.
+    fn without_path(&self) -> Self {
+        self.without(&["arguments", "http"])
+    }
+
+    fn without(&self, names: &[&str]) -> Self {
         let Some(doc) = parse_object(&self.0) else {
             return Self("null".to_owned());
         };
         let mut edits = Edits::new();
-        edits.members(doc.root(), &["arguments"], &[("arguments_omitted", "true")]);
+        edits.members(doc.root(), names, &[("arguments_omitted", "true")]);
         Self(String::from_utf8_lossy(&edits.apply(doc.text())).into_owned())
     }
 }
@@ -207,6 +216,7 @@ impl Default for Report {
 enum Extent {
     Full,
     WithoutArguments,
+    WithoutPaths,
 }
 
 impl Report {
@@ -245,7 +255,8 @@ impl Report {
     }
 
     /// The report as a header value of visible ASCII and inner spaces, at most `limit` bytes long
-    /// (standards H-40, H-41). A limit below 64 bytes counts as 64.
+    /// (standards H-40, H-41). Above it the calls lose their arguments, then their paths, then the report
+    /// all but what finds the entry. A limit below 64 bytes counts as 64.
     pub fn to_header(&self, limit: usize) -> HeaderValue {
         let limit = limit.max(64);
         let minimal = || {
@@ -260,8 +271,12 @@ impl Report {
             members.raw("truncated", "true");
             members.finish()
         };
-        let forms: [&dyn Fn() -> String; 3] =
-            [&|| self.write(Extent::Full), &|| self.write(Extent::WithoutArguments), &minimal];
+        let forms: [&dyn Fn() -> String; 4] = [
+            &|| self.write(Extent::Full),
+            &|| self.write(Extent::WithoutArguments),
+            &|| self.write(Extent::WithoutPaths),
+            &minimal,
+        ];
         for form in forms {
             let json = form();
             let mut ascii = String::with_capacity(json.len());
@@ -285,6 +300,7 @@ impl Report {
             (None, _) => "null".to_owned(),
             (Some(call), Extent::Full) => call.0.clone(),
             (Some(call), Extent::WithoutArguments) => call.without_arguments().0,
+            (Some(call), Extent::WithoutPaths) => call.without_path().0,
         };
         let mut members = Members::new();
         members.text("class", self.class.as_str());
@@ -318,7 +334,7 @@ impl Report {
         }
         members.optional("would", self.would.as_deref());
         members.optional("ledger", self.ledger.map(LedgerNote::as_str));
-        if extent == Extent::WithoutArguments {
+        if extent != Extent::Full {
             members.raw("truncated", "true");
         }
         members.finish()
@@ -606,6 +622,24 @@ mod tests {
         assert_eq!(read["verdict"], "verified");
         assert!(report.to_json().contains(&long));
         assert!(!report.to_json().contains("truncated"));
+    }
+
+    #[test]
+    fn h_40_a_path_that_is_too_long_leaves_the_undo_its_deadline_and_the_lookup() {
+        let path = format!("/notes/{}", "a".repeat(MAX_HEADER));
+        let call = format!(
+            r#"{{"kind":"inverse","operation":"notes.delete","tool":null,
+                "http":{{"method":"DELETE","path":"{path}"}},"arguments":{{}}}}"#
+        );
+        let report = Report { undo: CallJson::from_json(&call), ..created(&[]) };
+
+        let read: serde_json::Value = serde_json::from_str(&header(&report)).unwrap();
+
+        assert_eq!(read["undo"]["operation"], "notes.delete");
+        assert_eq!(read["undo"]["arguments_omitted"], true);
+        assert_eq!(read["undo"].get("http"), None);
+        assert_eq!(read["deadline_ms"].as_i64(), report.deadline_ms);
+        assert_eq!(read["truncated"], true);
     }
 
     #[test]

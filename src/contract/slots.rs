@@ -1,12 +1,13 @@
 //! Where the arguments of a follow-up go: path, query, headers and body (standards P-9).
 //!
 //! Every value that would change the shape of the call instead of filling its place is refused: an
-//! empty path segment, `..`, an object in a query, a line feed in a header.
+//! empty path segment, `..`, an object in a query, a line feed in a header. So is one whose path this
+//! proxy itself would refuse, such as an encoded slash without leave.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::json::{self, Kind};
-use super::operation::{BodyType, Reference, Slot, Target};
+use super::operation::{Allow, BodyType, Reference, Slot, Target};
 use super::path::Found;
 
 /// Everything but unreserved characters (RFC 3986 section 2.3).
@@ -24,7 +25,7 @@ pub enum Unfit {
     /// Not a string of visible ASCII.
     #[error("is no value for a header")]
     Header,
-    /// Empty, `.`, `..`, null, an object or an array.
+    /// Empty, `.`, `..`, null, an object or an array; or it holds what no path may hold here.
     #[error("is no value for a path segment")]
     Path,
     /// The kind of target has no such place.
@@ -33,6 +34,9 @@ pub enum Unfit {
     /// Null, an object, an empty array, or an array of anything but scalars.
     #[error("is no value for a query")]
     Query,
+    /// A slash, which the target's `allow` does not admit.
+    #[error("holds a slash, and the path of its call may not (allow.encoded_slash)")]
+    Slash,
 }
 
 /// The parts of a call while its arguments are placed.
@@ -60,9 +64,7 @@ impl Filled {
             }
             (Target::Http { .. }, Slot::Path(name)) => {
                 let text = plain(found).ok_or(Unfit::Path)?;
-                if matches!(text.as_str(), "" | "." | "..") {
-                    return Err(Unfit::Path);
-                }
+                check_segment(&text, reference.allow)?;
                 self.path.push((name.clone(), encode(&text)));
             }
             (Target::Http { .. }, Slot::Query(name)) => {
@@ -93,8 +95,20 @@ impl Filled {
     }
 }
 
+/// The path rules that hold for a caller's own call (contract section 3.1), held against a value that a
+/// follow-up's path is made of: a call that we would refuse is not offered, and above all not made with
+/// the operator's credential.
+fn check_segment(text: &str, allow: Allow) -> Result<(), Unfit> {
+    let is_odd = |c: char| matches!(c, '\\' | ';') || c.is_ascii_control();
+    let has_dots = text.split('/').any(|part| matches!(part, "." | ".."));
+    if text.is_empty() || has_dots || text.contains(is_odd) {
+        return Err(Unfit::Path);
+    }
+    if text.contains('/') && !allow.encoded_slash { Err(Unfit::Slash) } else { Ok(()) }
+}
+
 /// A scalar's plain text: a string's content, a number and a truth value as they are written.
-fn plain(found: Found<'_>) -> Option<String> {
+pub(super) fn plain(found: Found<'_>) -> Option<String> {
     match found {
         Found::Key(key) => Some(key.to_owned()),
         Found::Value(value) => match value.kind() {
@@ -116,7 +130,7 @@ fn query_values(found: Found<'_>) -> Option<Vec<String>> {
     Some(vec![plain(found)?])
 }
 
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
 
@@ -224,6 +238,7 @@ mod tests {
             },
             class: Class::Irreversible,
             body_type,
+            allow: Allow::default(),
         }
     }
 
@@ -245,9 +260,14 @@ mod tests {
     fn p_9_path_values_fill_one_segment_or_are_refused() {
         let cases = [
             ("\"octo\"", Some("octo")),
-            ("\"a/b\"", Some("a%2Fb")),
+            ("\"a/b\"", None),
+            ("\"a\\\\b\"", None),
+            ("\"a;b=1\"", None),
+            ("\"a/../b\"", None),
             ("\"a?b#c%2Fd\"", Some("a%3Fb%23c%252Fd")),
-            ("\"é\\u0000\\n\"", Some("%C3%A9%00%0A")),
+            ("\"é\"", Some("%C3%A9")),
+            ("\"a\\u0000\"", None),
+            ("\"a\\n\"", None),
             ("\"-._~\"", Some("-._~")),
             ("\"...\"", Some("...")),
             ("100", Some("100")),
@@ -271,6 +291,22 @@ mod tests {
             let value = filled.path.first().map(|(_, value)| value.as_str());
             assert_eq!(value, expected, "{json}");
         }
+    }
+
+    #[test]
+    fn p_9_a_slash_needs_the_targets_leave_and_dots_have_none() {
+        let mut target = reference(BodyType::Json);
+        target.allow.encoded_slash = true;
+        let place = |target: &Reference, json: &str| {
+            let doc = Doc::parse(json.to_owned()).unwrap();
+            let mut filled = Filled::default();
+            let slot = Slot::Path("id".to_owned());
+            filled.place(target, &slot, Found::Value(doc.root())).map(|()| filled.path)
+        };
+        let path = place(&target, "\"feature/x\"").unwrap();
+        assert_eq!(path, [("id".to_owned(), "feature%2Fx".to_owned())]);
+        assert_eq!(place(&target, "\"a/../b\""), Err(Unfit::Path));
+        assert_eq!(place(&reference(BodyType::Json), "\"a/b\""), Err(Unfit::Slash));
     }
 
     #[test]
@@ -425,7 +461,8 @@ mod tests {
                 prop_assert!(!value.contains(['/', '?', '#', '\\', ';']));
                 prop_assert!(!matches!(value.as_str(), "" | "." | ".."));
             } else {
-                prop_assert!(matches!(text.as_str(), "" | "." | ".."));
+                let is_odd = |c: char| matches!(c, '/' | '\\' | ';' | '\0'..='\x1f' | '\x7f');
+                prop_assert!(matches!(text.as_str(), "" | "." | "..") || text.contains(is_odd));
             }
         }
     }

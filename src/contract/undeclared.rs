@@ -44,6 +44,7 @@ impl Operation {
             statuses: if is_write { Statuses::for_write() } else { Statuses::for_read() },
             upstream_id: None,
             verification: Verification::None,
+            before: None,
             sensitive: Vec::new(),
             vary_on: Vec::new(),
             allow: Allow::default(),

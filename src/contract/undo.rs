@@ -14,7 +14,7 @@ pub use super::deadline::is_passed;
 use super::deadline::time_ms;
 use super::key::OperationId;
 use super::operation::{
-    Argument, BodyType, Deadline, Draft, FollowUp, Lookup, Mapping, Reference, Target,
+    Argument, Before, BodyType, Deadline, Draft, FollowUp, Lookup, Mapping, Reference, Target,
 };
 use super::path::{Found, HTTP_SECTIONS, Path, Request, Root, Scope, Segment};
 use super::pointer::Pointer;
@@ -85,6 +85,9 @@ pub enum Unavailable {
         /// Its name.
         parameter: String,
     },
+    /// The path that comes out is one that is refused here.
+    #[error("its path would have a dot segment")]
+    Path,
     /// The target is not there to be called.
     #[error("operation {operation} is not served here")]
     NotServed {
@@ -169,6 +172,15 @@ pub fn resolve_lookup(lookup: &Lookup, scope: &Scope<'_>) -> Result<Resolved, Un
     fill(&lookup.reference, &lookup.arguments, scope, &[])
 }
 
+/// Fills the read of the state before a call.
+///
+/// # Errors
+///
+/// The first argument that cannot be filled.
+pub fn resolve_before(before: &Before, scope: &Scope<'_>) -> Result<Resolved, Unavailable> {
+    fill(&before.reference, &before.arguments, scope, &[])
+}
+
 /// Fills the call that makes the draft.
 ///
 /// # Errors
@@ -207,9 +219,12 @@ pub fn check_sensitive(
 /// Pointers are over the request object. Over HTTP one that starts with none of its four members is
 /// taken as one into the body: a list that was meant to hide something hides it.
 fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> bool {
-    if path.root != Root::Request {
-        return false;
-    }
+    let is_before = match path.root {
+        Root::Request => false,
+        // What is hidden of a request is hidden of the state that it replaces.
+        Root::Before => true,
+        Root::Key | Root::Response => return false,
+    };
     let is_http = match request {
         Request::Arguments(_) => false,
         Request::Http { .. } | Request::Unreadable => true,
@@ -222,6 +237,13 @@ fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> boo
     sensitive.iter().any(|pointer| {
         let tokens = pointer.tokens();
         let mut segments = path.segments.as_slice();
+        if is_before {
+            let tokens = match tokens.split_first() {
+                Some((first, rest)) if is_http && first == "body" => rest,
+                Some(_) | None => tokens,
+            };
+            return segments.iter().zip(tokens).all(|(segment, token)| is_step(segment, token));
+        }
         let is_bare = tokens.first().is_none_or(|t| !HTTP_SECTIONS.contains(&t.as_str()));
         if is_http && is_bare {
             match segments.split_first() {
@@ -286,6 +308,10 @@ fn fill(
                 let parameter = missing.unwrap_or_default().to_owned();
                 return Err(Unavailable::NoParameter { parameter });
             };
+            // Text beside a parameter may make one: `/.{name}` with `.`.
+            if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+                return Err(Unavailable::Path);
+            }
             for (position, (name, value)) in filled.query.iter().enumerate() {
                 path.push(if position == 0 { '?' } else { '&' });
                 path.push_str(name);
@@ -306,6 +332,7 @@ fn fill(
 /// What a path looks into, if the call does not have it or nobody can read it.
 fn lacking(path: &Path, scope: &Scope<'_>) -> Option<&'static str> {
     match path.root {
+        Root::Before => scope.before.is_none().then_some("the state before the call was not read"),
         Root::Key => scope.key.is_none().then_some("no key went upstream"),
         Root::Response => {
             scope.response.is_none().then_some("the answer has no body that can be read")
@@ -328,11 +355,11 @@ mod tests {
 
     use super::super::class::Class;
     use super::super::json::Doc;
-    use super::super::operation::{BodyType, LookupBy, Slot, TimeUnit};
+    use super::super::operation::{Allow, BodyType, LookupBy, Slot, TimeUnit};
     use super::super::template::Template;
     use super::*;
 
-    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a/b"},"query":{},
+    const HEAD: &str = r#"{"path":{"owner":"octo","repo":"a b"},"query":{},
         "header":{"authorization":"canary"}}"#;
     const BODY: &str = r#"{"title":"hi","password":"canary","card":{"number":"4","last4":"1"}}"#;
     const ANSWER: &str = r#"{"id":100,"big":9007199254740993,"nul":null,
@@ -347,6 +374,7 @@ mod tests {
             },
             class: Class::Irreversible,
             body_type: BodyType::Json,
+            allow: Allow::default(),
         }
     }
 
@@ -375,6 +403,7 @@ mod tests {
         let (head, body) = (Doc::parse(HEAD).unwrap(), Doc::parse(BODY).unwrap());
         let answer = Doc::parse(ANSWER).unwrap();
         let scope = Scope {
+            before: None,
             request: Request::Http { head: head.root(), body: Some(body.root()), is_opaque: false },
             response: Some(answer.root()),
             key: None,
@@ -404,7 +433,7 @@ mod tests {
 
         let call = resolved(&follow_up, &[]).unwrap();
 
-        let path = "/repos/octo/a%2Fb/comments/100?v=9007199254740993&why=undo%20it";
+        let path = "/repos/octo/a%20b/comments/100?v=9007199254740993&why=undo%20it";
         assert_eq!(call.http, Some((http::Method::DELETE, path.to_owned())));
         assert_eq!(call.headers.len(), 1);
         assert_eq!(
@@ -461,6 +490,7 @@ mod tests {
         );
         follow_up.reference.target = Target::Tool { name: Arc::from("gh__delete") };
         let scope = Scope {
+            before: None,
             request: Request::Arguments(arguments.root()),
             response: Some(answer.root()),
             key: None,
@@ -501,6 +531,12 @@ mod tests {
                 "path.id (request.body.card) is no value for a path segment",
             ),
             ("path.id", "const \"..\"", "path.id (const) is no value for a path segment"),
+            (
+                "path.id",
+                "const \"feature/x\"",
+                "path.id (const) holds a slash, and the path of its call may not \
+                 (allow.encoded_slash)",
+            ),
             ("query.q", "request.body.card", "query.q (request.body.card) is no value for a query"),
             ("header.x", "response.id", "header.x (response.id) is no value for a header"),
             ("id", "response.id", "id (response.id) has no place in this call"),
@@ -524,6 +560,7 @@ mod tests {
     fn k_3_an_answer_without_a_body_is_the_reason() {
         let head = Doc::parse(HEAD).unwrap();
         let scope = Scope {
+            before: None,
             request: Request::Http { head: head.root(), body: None, is_opaque: false },
             response: None,
             key: None,
@@ -582,8 +619,12 @@ mod tests {
     #[test]
     fn p_10_tool_arguments_are_named_from_their_root() {
         let arguments = Doc::parse(r#"{"password":"x","list":[{"a":1}]}"#).unwrap();
-        let scope =
-            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+        let scope = Scope {
+            before: None,
+            request: Request::Arguments(arguments.root()),
+            response: None,
+            key: None,
+        };
         let check = |path, pointer: &str| {
             let sensitive = [Pointer::parse(pointer).unwrap()];
             check_sensitive(&[argument("x", path)], &scope, &sensitive).is_err()
@@ -623,8 +664,12 @@ mod tests {
     fn the_vectors_of_a_deadline_after_the_answer_hold() {
         let vectors = Doc::parse(include_str!("../../tests/vectors/deadlines.json")).unwrap();
         let nothing = Doc::parse("{}").unwrap();
-        let scope =
-            Scope { request: Request::Arguments(nothing.root()), response: None, key: None };
+        let scope = Scope {
+            before: None,
+            request: Request::Arguments(nothing.root()),
+            response: None,
+            key: None,
+        };
         let mut count = 0;
         for case in vectors.root().get("cases").unwrap().elements() {
             let number = |name| case.get(name).and_then(super::super::json::Value::as_i64);
@@ -643,14 +688,18 @@ mod tests {
     #[test]
     fn lookups_read_the_key() {
         let lookup = Lookup {
-            reference: reference("/comments/{key}"),
+            reference: Reference {
+                allow: Allow { encoded_slash: true, ..Allow::default() },
+                ..reference("/comments/{key}")
+            },
             arguments: vec![argument("path.key", "idempotency_key")],
             by: LookupBy::IdempotencyKey,
             settle_ms: None,
             empty: None,
             matches: Vec::new(),
         };
-        let scope = Scope { request: Request::Unreadable, response: None, key: Some("K/1") };
+        let scope =
+            Scope { before: None, request: Request::Unreadable, response: None, key: Some("K/1") };
 
         let call = resolve_lookup(&lookup, &scope).unwrap();
 
@@ -671,8 +720,12 @@ mod tests {
             promote: FollowUp { reference: tool, arguments: Vec::new(), deadline: None },
             discard: None,
         };
-        let scope =
-            Scope { request: Request::Arguments(arguments.root()), response: None, key: None };
+        let scope = Scope {
+            before: None,
+            request: Request::Arguments(arguments.root()),
+            response: None,
+            key: None,
+        };
 
         let call = resolve_draft(&draft, &scope).unwrap();
 

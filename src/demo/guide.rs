@@ -191,25 +191,34 @@ impl<W: Write> Guide<W> {
              names the read that can tell.",
         )?;
 
+        let entry = report.get("entry").and_then(Value::as_str).unwrap_or_default();
+        let path = format!("/api/v1/entries/{entry}");
+        let is = |shown: &Value, states: &[&str]| {
+            let state = shown.get("state").and_then(Value::as_str);
+            state.is_some_and(|state| states.contains(&state))
+        };
+        // On disk: what is queued no lookup sees.
+        self.until(Method::GET, &path, |shown| is(shown, &["unknown", "accepted"])).await?;
+
         self.screen.space()?;
         let repeat = self.show(&Ask::post(RELEASES, &body)).await?;
         self.report(&repeat, &["operation", "refused"])?;
         expect(&repeat, StatusCode::CONFLICT)?;
-        equal("code", repeat.body.pointer("/error/code"), "outcome_unknown")?;
+        equal("code", repeat.body.pointer("/error/code"), "answer_not_kept")?;
         self.counts("releases", "created", 2).await?;
-        self.say("The agent tries again, and is refused: a second release is what must not be.")?;
+        self.say(
+            "The agent tries again. Before anything is sent the proxy makes that read, with the \
+             agent's own credential: the release is there. A second one is what must not be.",
+        )?;
 
         self.screen.space()?;
-        self.screen.command("takeback reconcile --once")?;
-        let run = self
-            .until(Method::POST, "/api/v1/reconcile", |run| run.pointer("/reconciled/0").is_some());
-        let settled = run.await?.pointer("/reconciled/0").cloned().unwrap_or_default();
-        self.screen.part("settled", &settled, &["entry", "operation", "result"])?;
-        equal("entry", settled.get("entry"), report.get("entry").and_then(Value::as_str))?;
-        equal("result", settled.get("result"), "accepted")?;
+        self.screen.command(&format!("takeback ledger show {entry}"))?;
+        let shown = self.until(Method::GET, &path, |shown| is(shown, &["accepted"])).await?;
+        self.screen.part("settled", &shown, &["entry", "operation", "state", "cause"])?;
         self.say(
-            "An operator, or a timer, has the lookups made: the release is found, and the entry is \
-             settled as accepted. Nothing was sent twice.",
+            "The entry is settled as accepted. Where nobody tries again the proxy makes the lookup \
+             of itself, a few seconds later and then less and less often; `takeback reconcile` has \
+             it made at once.",
         )
     }
 

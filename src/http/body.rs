@@ -11,7 +11,7 @@ use http::{HeaderMap, header};
 
 use crate::call::digest::{BodyForm, is_credential};
 use crate::call::refusal::Refusal;
-use crate::contract::json::{Doc, Value, write_string};
+use crate::contract::json::{Doc, Value, folded, folds_onto, owner, write_string};
 use crate::contract::path::Request;
 
 /// A request body by its type.
@@ -199,20 +199,19 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
     Ok(BodyDoc::Form(doc, doubled))
 }
 
-/// Names that come twice, twice but for case, or as `NAME` and `NAME[`; in lower case.
-fn doubled<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut bases: Vec<String> =
-        names.map(|name| name.split('[').next().unwrap_or_default().to_lowercase()).collect();
-    bases.sort();
-    let mut doubled: Vec<String> = Vec::new();
-    for pair in bases.windows(2) {
-        if let [left, right] = pair
-            && left == right
-            && doubled.last() != Some(left)
-        {
-            doubled.push(left.clone());
-        }
-    }
+/// Names that two of its readers resolve differently, folded: those that come twice once they are
+/// folded, and `NAME` beside `NAME.x`.
+fn doubled<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+    let mut folds: Vec<String> = names.clone().map(folded).collect();
+    folds.sort();
+    let mut doubled: Vec<String> = folds
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [left, right] if left == right => Some(left.clone()),
+            _ => None,
+        })
+        .collect();
+    doubled.extend(names.filter_map(owner).filter(|owner| folds.binary_search(owner).is_ok()));
     doubled
 }
 
@@ -307,7 +306,7 @@ impl RequestDoc {
         let Some(first) = names.first() else {
             return false;
         };
-        let folded = first.to_lowercase();
+        let folded = folded(first);
         match section {
             "query" => {
                 let in_form = matches!(&self.body, BodyDoc::Form(doc, _)
@@ -327,6 +326,17 @@ impl RequestDoc {
         }
     }
 
+    /// Whether its JSON body has a member under which frameworks take another method (standards H-32). In
+    /// a form it is refused when the body is read.
+    pub fn overrides_method(&self) -> bool {
+        match &self.body {
+            BodyDoc::Json(doc) => {
+                doc.root().members().any(|member| member.name().eq_ignore_ascii_case("_method"))
+            }
+            BodyDoc::Form(..) | BodyDoc::None | BodyDoc::Opaque => false,
+        }
+    }
+
     /// Whether there is a member beside the one at this place that a laxer reader takes for it.
     pub fn has_twin(&self, section: &str, names: &[String]) -> bool {
         let Some((last, parents)) = names.split_last() else {
@@ -337,17 +347,12 @@ impl RequestDoc {
             _ => self.head.root().get(section),
         };
         let parent = parents.iter().try_fold(root, |at, name| Some(at?.get(name)));
-        match parent.flatten() {
-            Some(parent) => parent.has_twin(last),
-            None => false,
-        }
+        parent.flatten().is_some_and(|parent| parent.has_twin(last))
     }
 }
 
 fn has_folded(object: Value<'_>, folded: &str) -> bool {
-    object
-        .members()
-        .any(|member| member.name().split('[').next().unwrap_or_default().to_lowercase() == folded)
+    object.members().any(|member| folds_onto(&member.name(), folded))
 }
 
 /// Whether an object on the way along these names has two members that are equal but for case.
@@ -409,7 +414,7 @@ mod tests {
     }
 
     fn text(doc: &RequestDoc, path: &str) -> Option<String> {
-        let scope = Scope { request: doc.request(), response: None, key: None };
+        let scope = Scope { before: None, request: doc.request(), response: None, key: None };
         Path::parse(path).unwrap().resolve(&scope).map(|found| found.to_json().into_owned())
     }
 
@@ -464,10 +469,25 @@ mod tests {
         assert_eq!(text(&doc, "request.body.amount").as_deref(), Some("\"2000\""));
         assert!(!doc.is_ambiguous("body", &["amount".to_owned()]));
 
-        for body in ["amount=1&amount=2", "amount=1&Amount=2", "amount=1&amount[0]=2"] {
+        for body in [
+            "amount=1&amount=2",
+            "amount=1&Amount=2",
+            "amount=1&amount[0]=2",
+            "amount=1&+amount=2",
+            "amount=1&amount+=2",
+            "amount=1&amount%00=2",
+            "amount=1&amount%00x=2",
+            "amount=1&amount.x=2",
+        ] {
             let doc = RequestDoc::new(&[], None, &HeaderMap::new(), read(form, body).unwrap());
             assert!(doc.is_ambiguous("body", &["amount".to_owned()]), "{body}");
         }
+        let nested = read(form, "to.city=1&to.zip=2").unwrap();
+        let nested = RequestDoc::new(&[], None, &HeaderMap::new(), nested);
+        assert!(!nested.is_ambiguous("body", &["to.city".to_owned()]));
+        let php = read(form, "to.city=1&to_city=2").unwrap();
+        let php = RequestDoc::new(&[], None, &HeaderMap::new(), php);
+        assert!(php.is_ambiguous("body", &["to.city".to_owned()]));
         let body = read(form, "amount=1").unwrap();
         let both = RequestDoc::new(&[], Some("AMOUNT=2"), &HeaderMap::new(), body);
         assert!(both.is_ambiguous("body", &["amount".to_owned()]));

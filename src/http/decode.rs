@@ -49,11 +49,12 @@ pub fn decode(
     }
     let authority = target::authority(&uri, &headers, version)?;
     let sifted = headers::sift(&mut headers, report)?;
-    let Sifted { control, nominated, stripped, upgrade, expects_continue, oddity, .. } = sifted;
+    let Sifted { control, nominated, stripped, upgrade, expects_continue, oddity, has_via, .. } =
+        sifted;
     if upgrade {
         return Err(Refusal::Upgrade);
     }
-    if is_looped(&headers, pseudonym) {
+    if has_via && is_looped(&headers, pseudonym) {
         return Err(Refusal::Loop);
     }
     headers.remove(header::HOST);
@@ -64,7 +65,9 @@ pub fn decode(
         }
         None => target::oddity(uri.path()),
     };
-    let head = Head { method, uri, version, headers, authority, peer, nominated, expects_continue };
+    let span = None;
+    let head =
+        Head { method, uri, version, headers, authority, peer, nominated, expects_continue, span };
     Ok(Decoded { head, control, oddity, stripped })
 }
 

@@ -15,6 +15,9 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
+/// Headers that each request gets: `Via`, `Host`, three of `X-Forwarded-`, and its framing.
+const OWN: usize = 6;
+
 /// Where requests go, as every request says it; made once.
 #[derive(Clone, Debug)]
 pub struct Hop {
@@ -74,6 +77,8 @@ pub fn request_head(
         PathAndQuery::try_from(format!("{}{asked}", hop.base)).ok()
     };
     let target = target.ok_or(Refusal::AmbiguousPath("no target"))?;
+    // Once for all of ours, or the usual short list of headers would grow by each of them.
+    headers.reserve(OWN.saturating_add(hop.headers.len()));
     if let Some(via) = hop.via(head.version) {
         headers.append(header::VIA, via.clone());
     }
@@ -324,6 +329,7 @@ mod tests {
             peer: HeaderValue::from_static("127.0.0.1"),
             nominated: Vec::new(),
             expects_continue: false,
+            span: None,
         }
     }
 

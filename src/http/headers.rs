@@ -4,6 +4,11 @@
 //! differently, takes our controls out, and leaves what is forwarded. Decisions are made on what is
 //! left, so that a header which `Connection` names can never be decided on and then not sent
 //! (standards H-3). Names count with `_` as `-`, because many gateways fold them.
+//!
+//! [`sift_answer`] does the same for an answer's head and [`sift_trailers`] for the fields after its
+//! body: what only we may say, or only a caller may ask of us, never passes as an upstream's word
+//! (standards MCP-39). An upstream's own `Idempotent-Replayed` is lost with it, on purpose: the reader
+//! of an answer could not tell which of the two stores of recorded answers it speaks of.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -61,6 +66,8 @@ pub struct Sifted {
     pub te_trailers: bool,
     /// The request expects `100 Continue` before it sends its body.
     pub expects_continue: bool,
+    /// It says which proxies it came through.
+    pub has_via: bool,
     /// What two readers could read differently: refused where the rules are enforced.
     pub oddity: Option<Refusal>,
 }
@@ -69,9 +76,9 @@ pub struct Sifted {
 ///
 /// # Errors
 ///
-/// A refusal for a message that is malformed as HTTP, or a malformed control. What is merely odd (a
-/// doubled control or credential, a mis-spelt or overriding header) is told in [`Sifted::oddity`], so
-/// that observe mode can pass it.
+/// A refusal for a message that is malformed as HTTP. What is merely odd (a malformed or doubled control,
+/// a doubled credential, a mis-spelt or overriding header, an expectation that nobody knows) is told in
+/// [`Sifted::oddity`], so that observe mode can pass it.
 pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refusal> {
     let mut sifted = Sifted::default();
     let mut has_hop = false;
@@ -85,7 +92,7 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
             NameClass::Expect => has_expect = true,
             NameClass::Hop => has_hop = true,
             NameClass::Single(word) => {
-                has_control |= word.starts_with("effect-") || word == "idempotency-key";
+                has_control |= is_control(word);
                 if has_doubles && headers.get_all(name).iter().nth(1).is_some() {
                     let refusal = Refusal::DuplicateHeader(word);
                     if matches!(word, "host" | "content-length" | "content-type") {
@@ -101,6 +108,7 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
             NameClass::Misspelt(word) => {
                 sifted.oddity.get_or_insert(Refusal::ReservedHeader(word));
             }
+            NameClass::Via => sifted.has_via = true,
         }
     }
     for name in reserved {
@@ -110,21 +118,27 @@ pub fn sift(headers: &mut HeaderMap, report: &HeaderName) -> Result<Sifted, Refu
     if has_hop {
         hops(headers, &mut sifted)?;
     }
-    if has_expect && let Some(expect) = headers.remove(header::EXPECT) {
-        if !expect.as_bytes().eq_ignore_ascii_case(b"100-continue") {
-            return Err(Refusal::Expectation);
+    if has_expect {
+        // Any other expectation passes as it came where the rules are only observed.
+        if headers
+            .get(header::EXPECT)
+            .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+        {
+            headers.remove(header::EXPECT);
+            sifted.expects_continue = true;
+        } else {
+            sifted.oddity.get_or_insert(Refusal::Expectation);
         }
-        sifted.expects_continue = true;
     }
     if has_control {
-        sifted.control = controls(headers, &mut sifted.oddity)?;
+        sifted.control = controls(headers, &mut sifted.oddity);
     }
     Ok(sifted)
 }
 
-/// Takes an answer's headers apart: fields of one hop, what `Connection` names, reports that are not
-/// ours, and `Alt-Svc`, which would lead callers around us (standards H-16). Returns how many headers
-/// that only we may set were removed.
+/// Takes an answer's headers apart: fields of one hop, what `Connection` names, reports and controls
+/// that are not ours, and `Alt-Svc`, which would lead callers around us (standards H-16). Returns how
+/// many headers that only we may set were removed.
 pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
     let mut removed: Vec<HeaderName> = Vec::new();
     let mut stripped = 0_u32;
@@ -132,18 +146,10 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
     for name in headers.keys() {
         match class_of(name.as_str(), report) {
             NameClass::Hop => has_hop = true,
-            NameClass::Reserved => {
-                stripped = stripped.saturating_add(1);
-                removed.push(name.clone());
-            }
-            NameClass::EndToEnd
-            | NameClass::Expect
-            | NameClass::Single(_)
-            | NameClass::Override
-            | NameClass::Misspelt(_) => {
-                let is_report = folded_eq(name.as_str(), report.as_str());
-                if is_report || *name == header::ALT_SVC {
-                    stripped = stripped.saturating_add(u32::from(is_report));
+            class => {
+                let is_ours = is_ours(&class, name, report);
+                if is_ours || *name == header::ALT_SVC {
+                    stripped = stripped.saturating_add(u32::from(is_ours));
                     removed.push(name.clone());
                 }
             }
@@ -159,8 +165,63 @@ pub fn sift_answer(headers: &mut HeaderMap, report: &HeaderName) -> u32 {
         for name in HOP_BY_HOP.iter().filter(|name| **name != header::TRAILER) {
             headers.remove(name);
         }
+        if headers.contains_key(header::TRAILER) {
+            sift_announced(headers, report);
+        }
     }
     stripped
+}
+
+/// Takes out of an answer's trailers what may not come after a body: reports and controls, and whatever
+/// frames, routes or dates the message (RFC 9110 section 6.5.1).
+pub fn sift_trailers(trailers: &mut HeaderMap, report: &HeaderName) {
+    let names: Vec<HeaderName> =
+        trailers.keys().filter(|name| !may_trail(name, report)).cloned().collect();
+    for name in names {
+        trailers.remove(name);
+    }
+}
+
+/// Leaves in `Trailer` only what [`sift_trailers`] passes.
+fn sift_announced(headers: &mut HeaderMap, report: &HeaderName) {
+    let announced: Vec<HeaderName> = headers
+        .get_all(header::TRAILER)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| may_trail(name, report))
+        .collect();
+    let text = announced.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+    match HeaderValue::from_str(&text) {
+        Ok(value) if !text.is_empty() => headers.insert(header::TRAILER, value),
+        Ok(_) | Err(_) => headers.remove(header::TRAILER),
+    };
+}
+
+fn may_trail(name: &HeaderName, report: &HeaderName) -> bool {
+    let class = class_of(name.as_str(), report);
+    matches!(class, NameClass::EndToEnd)
+        && !is_ours(&class, name, report)
+        && *name != header::ALT_SVC
+        && *name != header::SET_COOKIE
+}
+
+/// Whether only we may say it, or only a caller may ask it of us.
+fn is_ours(class: &NameClass, name: &HeaderName, report: &HeaderName) -> bool {
+    match class {
+        NameClass::Reserved => true,
+        NameClass::Single(word) | NameClass::Misspelt(word) => is_control(word),
+        NameClass::EndToEnd
+        | NameClass::Expect
+        | NameClass::Hop
+        | NameClass::Override
+        | NameClass::Via => folded_eq(name.as_str(), report.as_str()),
+    }
+}
+
+fn is_control(word: &str) -> bool {
+    word.starts_with("effect-") || word == "idempotency-key"
 }
 
 enum NameClass {
@@ -178,13 +239,15 @@ enum NameClass {
     Reserved,
     /// Spelt with `_` so that a gateway may fold it onto the named header.
     Misspelt(&'static str),
+    /// `Via`: forwarded, once it is known that we are not in it.
+    Via,
 }
 
 fn class_of(name: &str, report: &HeaderName) -> NameClass {
     if name.contains('_') {
         let folded = name.replace('_', "-");
         return match plain_class(&folded, report) {
-            NameClass::EndToEnd | NameClass::Expect => NameClass::EndToEnd,
+            NameClass::EndToEnd | NameClass::Expect | NameClass::Via => NameClass::EndToEnd,
             NameClass::Override => NameClass::Override,
             NameClass::Reserved => NameClass::Reserved,
             NameClass::Single(word) => NameClass::Misspelt(word),
@@ -213,12 +276,17 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         "effect-task" => NameClass::Single("effect-task"),
         "host" => NameClass::Single("host"),
         "idempotency-key" => NameClass::Single("idempotency-key"),
-        "x-forwarded-method" | "x-http-method" | "x-http-method-override" | "x-method-override" => {
-            NameClass::Override
-        }
+        // `-method` is how `_method` folds.
+        "-method"
+        | "x-forwarded-method"
+        | "x-http-method"
+        | "x-http-method-override"
+        | "x-method-override" => NameClass::Override,
+        "idempotent-replayed" => NameClass::Reserved,
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
         "expect" => NameClass::Expect,
+        "via" => NameClass::Via,
         _ if is_credential(name) => NameClass::Single("a credential header"),
         _ if name.starts_with("x-anvil-") || name == report.as_str() => NameClass::Reserved,
         _ => NameClass::EndToEnd,
@@ -284,9 +352,9 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Reads the controls and takes out those that are only ours. `Idempotency-Key` stays where it is:
-/// whether it goes on is the carrier's business.
-fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Control, Refusal> {
+/// Reads the controls and takes out those that are only ours; one that is malformed counts as not given
+/// and is an oddity. `Idempotency-Key` stays where it is: whether it goes on is the carrier's business.
+fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Control {
     let mut control = Control::default();
     if let Some(value) = headers.get(&IDEMPOTENCY_KEY) {
         match Key::from_header(value.as_bytes()) {
@@ -296,32 +364,39 @@ fn controls(headers: &mut HeaderMap, oddity: &mut Option<Refusal>) -> Result<Con
             }
         }
     }
+    let mut odd = |what| {
+        oddity.get_or_insert(Refusal::InvalidMeta(what));
+    };
     if let Some(value) = headers.remove(&EFFECT_CONFIRM) {
-        control.confirm = Some(confirmation(&value)?);
+        control.confirm = confirmation(&value);
+        if control.confirm.is_none() {
+            odd("Effect-Confirm is `true` or a token");
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_STAGE) {
-        control.stage = match value.as_bytes() {
-            b"true" => true,
-            b"false" => false,
-            _ => return Err(Refusal::InvalidMeta("Effect-Stage is `true` or `false`")),
-        };
+        match value.as_bytes() {
+            b"true" => control.stage = true,
+            b"false" => {}
+            _ => odd("Effect-Stage is `true` or `false`"),
+        }
     }
     if let Some(value) = headers.remove(&EFFECT_TASK) {
         let label = value.to_str().ok().filter(|label| {
             !label.is_empty() && label.len() <= MAX_TASK && label.bytes().all(|b| b >= b' ')
         });
-        let fault = Refusal::InvalidMeta("Effect-Task is 1 to 200 visible characters");
-        control.task = Some(label.ok_or(fault)?.to_owned());
+        control.task = label.map(str::to_owned);
+        if control.task.is_none() {
+            odd("Effect-Task is 1 to 200 visible characters");
+        }
     }
-    Ok(control)
+    control
 }
 
-fn confirmation(value: &HeaderValue) -> Result<Confirmation, Refusal> {
-    let text = value.to_str().unwrap_or_default().trim();
-    match text {
-        "true" => Ok(Confirmation::Word),
-        "" => Err(Refusal::InvalidMeta("Effect-Confirm is `true` or a token")),
-        token => Ok(Confirmation::Token(token.to_owned())),
+fn confirmation(value: &HeaderValue) -> Option<Confirmation> {
+    match value.to_str().unwrap_or_default().trim() {
+        "true" => Some(Confirmation::Word),
+        "" => None,
+        token => Some(Confirmation::Token(token.to_owned())),
     }
 }
 
@@ -387,9 +462,13 @@ mod tests {
 
     #[test]
     fn c5_h_32_method_overrides_are_refused() {
-        for name in
-            ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "x_http_method"]
-        {
+        for name in [
+            "X-HTTP-Method-Override",
+            "x-http-method",
+            "X-Method-Override",
+            "x_http_method",
+            "_method",
+        ] {
             assert_eq!(refusal(&[(name, "DELETE")]), Some("method_override"), "{name}");
         }
     }
@@ -423,6 +502,43 @@ mod tests {
 
         assert!(request.is_empty());
         assert!(answer.is_empty());
+    }
+
+    #[test]
+    fn mcp_39_controls_from_an_upstream_never_pass_in_its_head_or_its_trailers() {
+        let lines = [
+            ("effect-confirm", "true"),
+            ("Effect_Stage", "true"),
+            ("effect-task", "t"),
+            ("idempotency-key", "k"),
+            ("Idempotent_Replayed", "true"),
+            ("x-anvil-effect", "{}"),
+            ("x-kept", "1"),
+        ];
+        let (mut answer, mut trailers) = (headers(&lines), headers(&lines));
+        trailers.insert("content-length", "1".parse().unwrap());
+        trailers.insert("grpc-status", "0".parse().unwrap());
+
+        assert_eq!(sift_answer(&mut answer, &REPORT), 6);
+        sift_trailers(&mut trailers, &REPORT);
+
+        assert_eq!(answer.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept"]);
+        let mut kept: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, ["grpc-status", "x-kept"]);
+    }
+
+    #[test]
+    fn h_13_only_trailers_that_pass_are_announced() {
+        let own = HeaderName::from_static("x-own-report");
+        let announced = |lines: &[(&str, &str)]| {
+            let mut answer = headers(lines);
+            sift_answer(&mut answer, &own);
+            answer.get("trailer").map(|value| value.to_str().unwrap().to_owned())
+        };
+        let mixed = [("trailer", "X-Own-Report, X-Sum"), ("trailer", "X_Anvil_Effect,Grpc-Status")];
+        assert_eq!(announced(&mixed).as_deref(), Some("x-sum, grpc-status"));
+        assert_eq!(announced(&[("trailer", "X-Anvil-Effect")]), None);
     }
 
     #[test]

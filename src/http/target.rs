@@ -19,17 +19,14 @@ pub fn oddity(path: &str) -> Option<Oddity> {
     if bytes.first() != Some(&b'/') {
         return Some(Oddity::Other(Refusal::path("no leading slash")));
     }
-    // The usual path has none of these bytes, and one pass says so.
-    let mut before = b' ';
-    let is_plain = bytes.iter().all(|byte| {
-        let is_after_slash = std::mem::replace(&mut before, *byte) == b'/';
-        match byte {
-            b'/' | b'.' => !is_after_slash,
-            b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f.. => false,
-            _ => true,
-        }
+    // The usual path has none of these bytes. No branch, so that several are compared at once.
+    let has_odd_byte = bytes.iter().fold(false, |is_odd, byte| {
+        is_odd | matches!(byte, b'%' | b'\\' | b';' | b'#' | 0..=b' ' | 0x7f..)
     });
-    if is_plain {
+    let has_odd_start = bytes.iter().zip(bytes.iter().skip(1)).fold(false, |is_odd, pair| {
+        is_odd | ((*pair.0 == b'/') & ((*pair.1 == b'/') | (*pair.1 == b'.')))
+    });
+    if !has_odd_byte && !has_odd_start {
         return None;
     }
     let other = |what| Some(Oddity::Other(Refusal::path(what)));

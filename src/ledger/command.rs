@@ -1,7 +1,7 @@
 //! What the ledger is asked to record, and what it answers.
 
 use super::{Cause, Reason, State};
-use crate::contract::class::{Class, Disposition, Kind, Verdict};
+use crate::contract::class::{Class, Disposition, Kind, Outcome, Verdict, words};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 
 /// The largest answer body that is kept for a repeat, in bytes, inclusive (standards I-9).
@@ -172,6 +172,12 @@ pub struct Begin {
     pub key_sent: bool,
     /// The resolved read that finds the effect, JSON.
     pub lookup: Option<String>,
+    /// Who or what allowed it, JSON, for its receipt; `None` where nothing had to. Holds no value of
+    /// the call. Stands in the history with this attempt.
+    pub authorization: Option<String>,
+    /// The state before the call, JSON, where the operation declares that it be read; at most
+    /// [`MAX_BEFORE`] bytes. The newest attempt's is kept, beside the entry.
+    pub before: Option<String>,
     /// The earlier entry that this call repeats on purpose.
     pub repeats: Option<EntryId>,
     /// The confirmation that it uses up.
@@ -251,9 +257,68 @@ pub struct Finish {
     /// This call's own mark, where a success of it takes an earlier one back: if the entry ends
     /// accepted, this principal's newest accepted entry with that undo mark becomes undone.
     pub undoes: Option<Digest>,
+    /// What was evaluated as evidence, and what is still to be read for it, JSON; names and outcomes,
+    /// never a compared value. Stands in the history with this attempt.
+    pub evidence: Option<String>,
+    /// When the entry is to be looked at next (see [`Ledger::due`](super::Ledger::due)); milliseconds
+    /// since 1970. `None`, or unknown without a lookup: not of itself.
+    pub due_ms: Option<i64>,
     /// Milliseconds since 1970.
     pub now_ms: i64,
 }
+
+words! {
+    /// What a note is of.
+    Noted {
+        /// A lookup of an unknown entry.
+        Lookup = "lookup",
+        /// A stage of an accepted entry's verification.
+        Readback = "readback",
+    }
+}
+
+/// When an entry is to be looked at next, and how often it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Milliseconds since 1970.
+    pub at_ms: i64,
+    /// The looks so far.
+    pub tries: u32,
+}
+
+/// What was learned of an entry that is finished: one more row of its history, and perhaps a decision.
+///
+/// It is written only if the entry is still where it was judged ([`Note::version`]), and never to one
+/// that is begun: what was learned of an attempt says nothing of the next.
+#[derive(Clone, Debug)]
+pub struct Note {
+    /// The entry.
+    pub entry: EntryId,
+    /// The step at which it was judged: its [`Prior::version`].
+    pub version: i64,
+    /// What was looked at.
+    pub noted: Noted,
+    /// What it said, for people; holds no value of the call.
+    pub why: String,
+    /// What it said, JSON; names and outcomes, never a compared value.
+    pub detail: Option<String>,
+    /// Settles an unknown entry: accepted or rejected.
+    pub outcome: Option<Outcome>,
+    /// Takes the place of the verdict of an accepted entry.
+    pub verdict: Option<Verdict>,
+    /// When to look next; `None`: not again of itself.
+    pub due: Option<Due>,
+    /// Milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// The longest image of a state before a call that is kept, in bytes, inclusive. It is a row of the
+/// ledger, written before the call: what is larger is no resource that one call puts back.
+pub const MAX_BEFORE: usize = 64 * 1024;
+
+/// How many later entries are looked through for one that stands in the way of an undo: some tens of
+/// milliseconds. An undo is taken soon or not at all.
+pub const MAX_LATER: usize = 20_000;
 
 /// What became of a queued finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,6 +345,9 @@ pub enum LedgerError {
     /// There is no such entry.
     #[error("the ledger has no such entry")]
     NotFound,
+    /// Another step was written since the entry was judged.
+    #[error("the entry has changed meanwhile")]
+    Changed,
     /// Only unknown entries can be settled.
     #[error("the entry is {state}, not unknown")]
     NotUnknown {

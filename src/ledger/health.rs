@@ -12,6 +12,9 @@ pub struct Stats {
     pub lost: u64,
     /// Finishes whose answer found no room in memory; the rest of them was kept.
     pub shortened: u64,
+    /// Entries of other owners that were begun when their lease ran out, and were made unknown here
+    /// since the ledger was opened.
+    pub recovered: u64,
     /// Finishes that wait for a commit.
     pub pending: u64,
 }
@@ -47,6 +50,10 @@ pub enum Reason {
     /// The device reported an error.
     #[error("its device reports an error")]
     Io,
+    /// The lease on the database ran out before it was renewed: others may have taken this sidecar
+    /// for dead.
+    #[error("its lease has run out")]
+    Lease,
     /// Another program holds a write lock on the file.
     #[error("another program holds a lock on its file")]
     Locked,
@@ -59,6 +66,9 @@ pub enum Reason {
     /// No answer in time: the device stands still, or the queue does not move.
     #[error("it did not answer in time")]
     Stalled,
+    /// The database cannot be reached, or broke the connection.
+    #[error("the database cannot be reached")]
+    Unreachable,
     /// Something else; the log has the words.
     #[error("it failed")]
     Failed,
@@ -73,10 +83,12 @@ impl Reason {
             Self::Failed => "failed",
             Self::Full => "full",
             Self::Io => "io",
+            Self::Lease => "lease",
             Self::Locked => "locked",
             Self::Removed => "removed",
             Self::Replaced => "replaced",
             Self::Stalled => "stalled",
+            Self::Unreachable => "unreachable",
         }
     }
 }

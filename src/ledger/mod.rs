@@ -16,34 +16,79 @@
 //! answers may be kept, is the pipeline's business. It reads no clock either: every command brings
 //! its time.
 //!
-//! This file is the interface of every store. There is one: [`Embedded`], a SQLite file.
+//! This file is the interface of every store. There are two: [`Embedded`], a SQLite file for one
+//! sidecar, and [`Postgres`], a database for one sidecar or many.
 
 mod command;
+mod desk;
 mod embedded;
 mod entry;
 mod health;
+mod place;
+mod postgres;
+mod read;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
+use desk::Desk;
+
 pub use command::{
-    Answer, Begin, Begun, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_UNKNOWN_NAMED, Principal, Prior, Priors, Settled, Spend, Stranger,
+    Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
+    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled,
+    Spend, Stranger,
 };
-pub use embedded::{Embedded, OpenError, Options, ReadOnly, Recovered};
+pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
 pub use health::{Health, Reason, Stats};
-pub use record::{Counts, Filter, FinishRecord, Record, Shown, Step, Stored, Tally};
+pub use place::{Address, AddressError, Place};
+pub use postgres::Postgres;
+pub use read::ReadOnly;
+pub use record::{Counts, Filter, FinishRecord, Pending, Record, Shown, Step, Stored, Tally};
 
 /// A ledger. Clones are handles to the same store; the last one to go closes it.
 #[derive(Clone, Debug)]
 pub enum Ledger {
     /// A SQLite file, with one writer.
     Embedded(Embedded),
+    /// A PostgreSQL database, with as many writers as there are sidecars.
+    Postgres(Postgres),
 }
 
 impl Ledger {
+    /// Opens the ledger at `place`; makes it where there is none. Blocks; for the start.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; after one that [is temporary](OpenError::is_temporary) it may be tried
+    /// again.
+    pub fn open(
+        place: &Place,
+        options: Options,
+        now_ms: i64,
+    ) -> Result<(Self, Recovered), OpenError> {
+        match place {
+            Place::File(path) => {
+                let (store, recovered) = Embedded::open(path, options, now_ms)?;
+                Ok((Self::Embedded(store), recovered))
+            }
+            Place::Postgres(address) => {
+                let (store, recovered) = Postgres::open(address, options, now_ms)?;
+                Ok((Self::Postgres(store), recovered))
+            }
+        }
+    }
+
+    fn desk(&self) -> &Desk {
+        match self {
+            Self::Embedded(embedded) => embedded.desk(),
+            Self::Postgres(postgres) => postgres.desk(),
+        }
+    }
+
     /// What is already there that this call may repeat. Sees every begin and finish that was queued
     /// before it, whether on disk or not.
     ///
@@ -55,9 +100,7 @@ impl Ledger {
     ///
     /// Reads only; may be dropped.
     pub async fn look(&self, look: Look) -> Result<Priors, LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.look(look).await,
-        }
+        self.desk().look(look).await
     }
 
     /// Records that an attempt begins. After `Started` the entry is on disk.
@@ -73,17 +116,13 @@ impl Ledger {
     /// attempt as not sent and gives its confirmation back. So `Started` must be taken out of the
     /// future before anything is sent, and whoever takes it owes a finish.
     pub async fn begin(&self, begin: Begin) -> Result<Begun, LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.begin(begin).await,
-        }
+        self.desk().begin(begin).await
     }
 
     /// Records what became of an attempt, in a later commit. Never blocks. While the store is down
     /// it is kept in memory, bounded, and written when it can be.
     pub fn finish(&self, finish: Finish) -> Finished {
-        match self {
-            Self::Embedded(embedded) => embedded.finish(finish),
-        }
+        self.desk().finish(finish)
     }
 
     /// Records what became of an attempt, and returns when that is on disk.
@@ -98,17 +137,13 @@ impl Ledger {
     ///
     /// Dropping this future leaves a finish as [`Ledger::finish`] queues it.
     pub async fn finish_durably(&self, finish: Finish) -> Result<(), LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.finish_durably(finish).await,
-        }
+        self.desk().finish_durably(finish).await
     }
 
     /// Records that the agent has the whole answer, in a later commit. If that is lost, a repeat
     /// gets the recorded answer once more.
     pub fn delivered(&self, entry: EntryId) {
-        match self {
-            Self::Embedded(embedded) => embedded.delivered(entry),
-        }
+        self.desk().delivered(entry)
     }
 
     /// The recorded answer of an entry and the parts of its report; `None` if there is no such
@@ -118,9 +153,7 @@ impl Ledger {
     ///
     /// [`LedgerError::Unavailable`].
     pub async fn answer(&self, entry: EntryId) -> Result<Option<Stored>, LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.answer(entry).await,
-        }
+        self.desk().answer(entry).await
     }
 
     /// Records the decision of a lookup or of a person about an unknown entry; durable when it
@@ -142,8 +175,67 @@ impl Ledger {
         why: &str,
         now_ms: i64,
     ) -> Result<Settled, LedgerError> {
+        self.desk().settle(entry, outcome, who, why, now_ms).await
+    }
+
+    /// Records what was learned of an entry that is finished, and what follows from it; durable when
+    /// it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::NotFound`]; [`LedgerError::Changed`] if the entry is no longer where it was
+    /// judged; [`LedgerError::NotUnknown`] for an outcome of one that is not unknown;
+    /// [`LedgerError::Refused`] for a begun entry, for the outcome `unknown`, and for a verdict of one
+    /// that is not accepted; [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take the note back once it is queued.
+    pub async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
+        self.desk().note(note).await
+    }
+
+    /// The entries that are due at `now_ms`, unknown or accepted, the one due longest first, at most
+    /// `limit`; only what is on disk.
+    ///
+    /// An entry becomes due by its finish or its note; one that is found begun when the store is
+    /// opened, and has a lookup, is due at once; and one whose rerun was not sent is due again. A
+    /// begin and a decision end it.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
         match self {
-            Self::Embedded(embedded) => embedded.settle(entry, outcome, who, why, now_ms).await,
+            Self::Embedded(embedded) => embedded.due(now_ms, limit).await,
+            Self::Postgres(postgres) => postgres.due(now_ms, limit).await,
+        }
+    }
+
+    /// As [`Ledger::due`], one entry whether it is due or not; `None` if it is neither unknown nor
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn pending(&self, entry: EntryId) -> Result<Option<Pending>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.pending(entry).await,
+            Self::Postgres(postgres) => postgres.pending(entry).await,
+        }
+    }
+
+    /// The first later entry, accepted or open, that is of the resource which this entry's undo
+    /// changes: the same path, or the same thing by the upstream's id of it; only what is on disk. It
+    /// looks through [`MAX_LATER`] later entries and no further.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.superseded(entry).await,
+            Self::Postgres(postgres) => postgres.superseded(entry).await,
         }
     }
 
@@ -166,9 +258,7 @@ impl Ledger {
         who: &str,
         now_ms: i64,
     ) -> Result<Settled, LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.took_back(entry, by, who, now_ms).await,
-        }
+        self.desk().took_back(entry, by, who, now_ms).await
     }
 
     /// The entries that wait for more, newest first, at most `limit`; only what is on disk.
@@ -179,6 +269,7 @@ impl Ledger {
     pub async fn waiting(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         match self {
             Self::Embedded(embedded) => embedded.waiting(limit).await,
+            Self::Postgres(postgres) => postgres.waiting(limit).await,
         }
     }
 
@@ -190,6 +281,7 @@ impl Ledger {
     pub async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         match self {
             Self::Embedded(embedded) => embedded.unknowns(limit).await,
+            Self::Postgres(postgres) => postgres.unknowns(limit).await,
         }
     }
 
@@ -201,6 +293,7 @@ impl Ledger {
     pub async fn counts(&self) -> Result<Counts, LedgerError> {
         match self {
             Self::Embedded(embedded) => embedded.counts().await,
+            Self::Postgres(postgres) => postgres.counts().await,
         }
     }
 
@@ -211,45 +304,33 @@ impl Ledger {
     ///
     /// [`LedgerError::Unavailable`].
     pub async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {
-        match self {
-            Self::Embedded(embedded) => embedded.heartbeat(now_ms).await,
-        }
+        self.desk().heartbeat(now_ms).await
     }
 
     /// The secret that seals confirmations: made once, kept in the ledger, so that they survive a
     /// restart.
     pub fn sealing_key(&self) -> [u8; 32] {
-        match self {
-            Self::Embedded(embedded) => embedded.sealing_key(),
-        }
+        self.desk().sealing_key()
     }
 
     /// Whether the store takes writes.
     pub fn health(&self) -> Health {
-        match self {
-            Self::Embedded(embedded) => embedded.health(),
-        }
+        self.desk().health()
     }
 
     /// What it counted since it was opened.
     pub fn stats(&self) -> Stats {
-        match self {
-            Self::Embedded(embedded) => embedded.stats(),
-        }
+        self.desk().stats()
     }
 
     /// Writes what is queued, lets go of the file and its lock, and refuses all later commands.
     /// Entries still begun stay so, and are unknown at the next start.
     pub async fn close(&self) {
-        match self {
-            Self::Embedded(embedded) => embedded.close().await,
-        }
+        self.desk().close().await
     }
 
     /// As [`close`](Self::close), for a thread without a runtime.
     pub fn close_blocking(&self) {
-        match self {
-            Self::Embedded(embedded) => embedded.close_blocking(),
-        }
+        self.desk().close_blocking()
     }
 }

@@ -1,7 +1,8 @@
 //! What the ledger shows of its entries: to replays, to commands, to the reconciler, to metrics.
 
-use super::{Answer, Cause, Prior, State};
+use super::{Answer, Cause, Noted, Prior, State};
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
+use crate::contract::json::Doc;
 use crate::contract::key::{Digest, EntryId, OperationId};
 
 /// All that the ledger has of one entry but the answer's bytes.
@@ -33,6 +34,12 @@ pub struct Record {
     pub fingerprint: Digest,
     /// Of the policy files.
     pub policy_revision: Digest,
+    /// Whether the newest attempt used up a confirmation.
+    pub confirmed: bool,
+    /// When it is looked at next of itself; `None`: not, or not again.
+    pub due_ms: Option<i64>,
+    /// How often it was looked at since its newest attempt.
+    pub tries: u32,
     /// What the newest finish said; `None` before the first.
     pub finish: Option<FinishRecord>,
 }
@@ -44,7 +51,7 @@ pub struct FinishRecord {
     pub attempt: u32,
     /// Of that dispatch.
     pub disposition: Disposition,
-    /// Of the evidence.
+    /// Of the evidence: of that dispatch, or of what was read since.
     pub verdict: Option<Verdict>,
     /// The upstream's status.
     pub upstream_status: Option<u16>,
@@ -58,6 +65,26 @@ pub struct FinishRecord {
     pub deadline_ms: Option<i64>,
     /// Why there is no undo.
     pub undo_unavailable: Option<String>,
+    /// [`Finish::evidence`](super::Finish::evidence).
+    pub evidence: Option<String>,
+}
+
+impl FinishRecord {
+    /// The path, without query, that the undo's call dials; a tool's has none.
+    pub(super) fn undo_path(&self) -> Option<String> {
+        let doc = Doc::parse(self.undo.clone()?).ok()?;
+        let path = doc.root().get("http")?.get("path")?.as_str()?;
+        Some(path.split('?').next().unwrap_or_default().to_owned())
+    }
+}
+
+/// An entry that is to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The entry: unknown, or accepted with evidence still to be read.
+    pub record: Record,
+    /// The detail of its newest step, if that is a note.
+    pub last: Option<String>,
 }
 
 /// A recorded answer and the parts of its report.
@@ -88,6 +115,17 @@ pub struct Step {
     pub who: Option<String>,
     /// Their reason.
     pub why: Option<String>,
+    /// What was looked at, if the step is a note.
+    pub noted: Option<Noted>,
+    /// The step's own JSON: [`Begin::authorization`](super::Begin::authorization),
+    /// [`Finish::evidence`](super::Finish::evidence) or [`Note::detail`](super::Note::detail).
+    pub detail: Option<String>,
+    /// The verdict that the step recorded.
+    pub verdict: Option<Verdict>,
+    /// The disposition, if the step finished an attempt.
+    pub disposition: Option<Disposition>,
+    /// The upstream's status, if the step finished an attempt.
+    pub upstream_status: Option<u16>,
 }
 
 /// An entry and its history, oldest step first.
@@ -97,6 +135,8 @@ pub struct Shown {
     pub record: Record,
     /// Its steps.
     pub history: Vec<Step>,
+    /// The state before the call ([`Begin::before`](super::Begin::before)), JSON.
+    pub before: Option<String>,
 }
 
 /// Which entries [`ReadOnly::list`](super::ReadOnly::list) shows, newest first.
@@ -109,6 +149,10 @@ pub struct Filter {
     /// Only with this label of the caller. No index has it: as many rows are read as it takes to fill
     /// the page.
     pub task: Option<String>,
+    /// Only of this principal.
+    pub principal: Option<String>,
+    /// Only those that were asked for since then; milliseconds since 1970.
+    pub since_ms: Option<i64>,
     /// Only older than this entry: the last of the page before.
     pub before: Option<EntryId>,
     /// At most so many; 0 is none.

@@ -27,7 +27,7 @@ pub struct Client {
     /// The session's id, where the upstream gave one.
     pub session: Option<String>,
     /// Held for reading by every call of the session: it is ended under none.
-    pub busy: RwLock<()>,
+    pub busy: Arc<RwLock<()>>,
     /// Told when the session is not kept any more.
     pub gone: Notify,
 }
@@ -39,7 +39,7 @@ impl Client {
             era,
             version: version.to_owned(),
             session: None,
-            busy: RwLock::default(),
+            busy: Arc::default(),
             gone: Notify::new(),
         }
     }
@@ -95,6 +95,12 @@ impl Clients {
             inner.known.remove(principal);
             client.gone.notify_one();
         }
+    }
+
+    /// Whether this is still the principal's session.
+    pub fn keeps(&self, principal: &str, client: &Arc<Client>) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.known.get(principal).is_some_and(|(known, ..)| Arc::ptr_eq(known, client))
     }
 
     /// How long a session may rest on before it is ended; `None` if it is due, or is not kept any more.

@@ -105,6 +105,8 @@ pub struct Changes<'a> {
     pub strip_arguments: &'a [&'a str],
     /// What becomes of our members of `_meta`.
     pub controls: ControlsFate,
+    /// The trace context of the call's own span, for a `_meta` that there is.
+    pub trace_parent: Option<&'a str>,
 }
 
 /// Whether the rounds of an upstream's own questions count in a digest (standards MCP-46).
@@ -254,6 +256,11 @@ impl ToolCall {
     /// `_meta`, an object.
     pub fn meta(&self) -> Option<Value<'_>> {
         self.message.meta()
+    }
+
+    /// The trace that the client says it belongs to; the protocol's own place for it.
+    pub fn trace_parent(&self) -> Option<Cow<'_, str>> {
+        self.meta()?.get("traceparent")?.as_str()
     }
 
     /// Whether the client asks for a task handle (2025-11-25). It changes nothing in what is gated.
@@ -426,13 +433,20 @@ impl ToolCall {
         };
         let mut edits = Edits::new();
         let mut removed: Vec<&str> = Vec::new();
+        let trace_parent = changes.trace_parent.map(|parent| {
+            let mut json = String::new();
+            write_string(parent, &mut json);
+            json
+        });
         if let (ControlsFate::Strip, Some(meta)) = (changes.controls, self.meta()) {
             let is_ours = |member: Member<'_>| CONTROLS.iter().any(|ours| member.has_name(ours));
             let ours = meta.members().filter(|member| is_ours(*member)).count();
             if ours > 0 && ours == meta.members().count() {
                 removed.push("_meta");
             } else {
-                edits.members(meta, CONTROLS, &[]);
+                let own: Vec<(&str, &str)> =
+                    trace_parent.iter().map(|json| ("traceparent", json.as_str())).collect();
+                edits.members(meta, CONTROLS, &own);
             }
         }
         let key = changes.key.map(|(argument, key)| {

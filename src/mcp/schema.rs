@@ -22,7 +22,7 @@ use crate::contract::pointer::Pointer;
 const MAX_DEPTH: usize = 64;
 
 /// How many rules are applied to one value: a schema can branch without end.
-const MAX_STEPS: usize = 20_000;
+pub const MAX_STEPS: usize = 20_000;
 
 /// The elements that are compared with each other for `uniqueItems`.
 const MAX_COMPARED: usize = 256;

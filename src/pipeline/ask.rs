@@ -28,6 +28,7 @@ use crate::mcp::jsonrpc::Id;
 use crate::mcp::request::ToolCall;
 use crate::mcp::sse::Splitter;
 use crate::mcp::{Era, META_CAPABILITIES, META_VERSION};
+use crate::server::Drain;
 use crate::upstream::{Clocks, Sent, Upstream};
 
 /// The pages of a list that are read.
@@ -56,6 +57,8 @@ pub struct Ask {
     pub upstream: Upstream,
     /// What every request to the upstream says.
     pub hop: Arc<Hop>,
+    /// The end of the process: sessions of ours end with it.
+    pub drain: Drain,
 }
 
 impl Ask {
@@ -221,15 +224,25 @@ impl Ask {
         }
     }
 
-    /// Posts a message of ours; `None` if there is no answer.
+    /// Posts a message of ours that calls no tool; `None` if there is no answer.
     pub async fn post(
         &self,
         head: &Head,
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Option<(Parts, Body)> {
-        let settings = &self.shared.settings;
         headers.remove(NAME);
+        self.post_named(head, headers, body).await
+    }
+
+    /// As [`post`](Self::post), with the name of a tool as the headers have it.
+    pub async fn post_named(
+        &self,
+        head: &Head,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Option<(Parts, Body)> {
+        let settings = &self.shared.settings;
         headers.remove(&crate::http::headers::IDEMPOTENCY_KEY);
         headers.remove("last-event-id");
         let params: Vec<HeaderName> = headers

@@ -65,13 +65,19 @@ impl Carry {
         }
     }
 
-    fn carry(&self, fresh: Fresh, mirrored: &[Mirrored]) -> Result<Carried, Box<Refused>> {
-        let write = &fresh.write;
+    fn carry(&self, mut fresh: Fresh, mirrored: &[Mirrored]) -> Result<Carried, Box<Refused>> {
         let ledger_id = fresh
             .continued
             .clone()
-            .or_else(|| write.control.key.clone())
-            .unwrap_or_else(|| Key::from_entry(write.id));
+            .or_else(|| fresh.write.control.key.clone())
+            .unwrap_or_else(|| Key::from_entry(fresh.write.id));
+        if fresh.write.mode == Mode::Observe {
+            // What enforcement would have refused is said, and never written as allowed.
+            let refused = self.wire(&fresh, &fresh.write.operation().carrier, &ledger_id, mirrored);
+            let refused = refused.err().map(|refusal| refusal.code());
+            fresh.write.would = fresh.write.would.or(refused);
+        }
+        let write = &fresh.write;
         // Observing injects nothing: what would have passed without us passes as it came.
         let unsupported = Carrier::unsupported();
         let carrier = match write.mode {
@@ -130,6 +136,8 @@ impl Carry {
                 let mut changes = Changes::default();
                 let stripped: Vec<&str> = ignored.iter().map(String::as_str).collect();
                 changes.strip_arguments = &stripped;
+                let parent = write.head.span.as_ref().map(|span| span.outgoing().to_string());
+                changes.trace_parent = parent.as_deref();
                 if let Place::Argument(argument) = &carrier.place {
                     changes.key = Some((argument, &written));
                 }

@@ -33,7 +33,13 @@ impl Step for Confirm {
         mut carried: Box<Carried>,
         next: Next<'_, N>,
     ) -> Answered {
-        let spend = match self.admit(&carried) {
+        let span = carried.fresh.write.head.span.clone();
+        let began = span.as_ref().map(|_| self.shared.clock.instant());
+        let admitted = self.admit(&carried);
+        if let (Some(span), Some(began)) = (span, began) {
+            span.step("anvil.confirm", began, self.shared.clock.instant());
+        }
+        let spend = match admitted {
             Ok(spend) => spend,
             Err(refused) if carried.fresh.write.mode == Mode::Observe => {
                 let write = &mut carried.fresh.write;
@@ -53,8 +59,9 @@ impl Confirm {
         let level = carried.fresh.level();
         let given = &write.control.confirm;
         let counted = match (level, given) {
-            (Level::None, _) | (Level::Caller, Some(_)) => Ok(None),
-            (Level::Caller, None) => Err(None),
+            (Level::None, _) | (Level::Caller, Some(Confirmation::Word)) => Ok(None),
+            // Any other text is not the caller's word: `false` least of all.
+            (Level::Caller, Some(Confirmation::Token(_)) | None) => Err(None),
             (Level::Challenge, Some(Confirmation::Token(token))) => {
                 let now_ms = self.shared.clock.now_ms();
                 self.shared.sealer.open(token, &binding(carried), now_ms).map(Some).map_err(Some)

@@ -184,11 +184,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::call::digest::BodyForm;
+    use crate::call::digest::{BodyForm, HeadForm};
 
     fn digest(path: &str, body: &[u8]) -> RequestDigest {
         let body = BodyForm::Opaque("text/plain", body);
-        RequestDigest::http(&Method::POST, path, &HeaderMap::new(), &[], body)
+        let headers = HeaderMap::new();
+        let head = HeadForm { authority: None, headers: &headers, vary_on: &[] };
+        RequestDigest::http(&Method::POST, path, head, body)
     }
 
     fn bound(digest: &RequestDigest) -> Binding<'_> {

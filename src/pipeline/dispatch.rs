@@ -12,9 +12,10 @@ use http::{HeaderMap, Request, header};
 use http_body::{Body as _, SizeHint};
 
 use super::step::Stage;
-use super::{Attempt, Form, Read, ReadPayload, Shared, Write};
+use super::{Attempt, Form, Read, Shared, Write};
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::call::refusal::Refusal;
+use crate::call::{Call, Payload};
 use crate::contract::operation::Timeouts as OwnTimeouts;
 use crate::http::encode::{self, Hop};
 use crate::mcp::Era;
@@ -48,10 +49,14 @@ impl Stage<Attempt> for Dispatch {
 
     async fn run(&self, attempt: Attempt) -> Observation {
         let began = self.shared.clock.instant();
-        let (request, clocks, flight) = match attempt {
+        let span = match &attempt {
+            Attempt::Read(read) => read.call.head.span.clone(),
+            Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
+        };
+        let (mut request, clocks, flight) = match attempt {
             Attempt::Read(read) => {
                 let clocks = self.clocks(&read.served.operation.timeouts);
-                match self.read_request(*read) {
+                match self.read_request(read) {
                     Ok(request) => (request, clocks, None),
                     Err(_) => {
                         let sent = Sent::NotSent(NotSentReason::Closed);
@@ -67,11 +72,22 @@ impl Stage<Attempt> for Dispatch {
                 (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
             }
         };
+        if let Some(span) = &span {
+            span.put(request.headers_mut());
+        }
         let sent = match flight {
             None => self.upstream.send(request, &clocks).await,
             // Boxed, or every call's future would have room for it.
             Some(flight) => Box::pin(self.cancellable(request, &clocks, flight)).await,
         };
+        if let Some(span) = &span {
+            let (status, error) = match &sent {
+                Sent::Answer(answer) => (Some(answer.status().as_u16()), None),
+                Sent::Lost(_) => (None, Some("lost")),
+                Sent::NotSent(_) => (None, Some("not_sent")),
+            };
+            span.dispatched(began, self.shared.clock.instant(), status, error);
+        }
         let elapsed = self.shared.clock.instant().saturating_duration_since(began);
         let common = self.shared.metrics.common();
         let [primary, _] = &common.upstream_duration;
@@ -130,21 +146,22 @@ impl Dispatch {
     }
 
     fn read_request(&self, read: Read) -> Result<Request<Body>, Refusal> {
-        let Read { mut head, payload, served, .. } = read;
+        let Read { call, served, would, .. } = read;
+        let Call { mut head, control, payload, .. } = *call;
         let mut headers: HeaderMap = std::mem::take(&mut head.headers);
         let is_declared = served.operation.id.as_str() != "_undeclared";
-        if is_declared {
+        // One that is no key was an oddity, which only observe mode lets pass.
+        if is_declared && (control.key.is_some() || would.is_some()) {
             // A read takes no key; whoever sends one to a declared read sends it to us (I-5).
             headers.remove(&crate::http::headers::IDEMPOTENCY_KEY);
         }
         let body = match payload {
-            ReadPayload::Stream(body) => body,
-            ReadPayload::Whole(collected) => {
-                let bytes = collected.bytes().clone();
-                Body::full(bytes).hold(collected)
-            }
-            ReadPayload::Tool(call) => {
-                let forwarded = call.forwarded(&crate::mcp::request::Changes::default());
+            Payload::Http(body) => body,
+            Payload::Mcp(call) => {
+                let parent = head.span.as_ref().map(|span| span.outgoing().to_string());
+                let trace_parent = parent.as_deref();
+                let changes = crate::mcp::request::Changes { trace_parent, ..Default::default() };
+                let forwarded = call.forwarded(&changes);
                 if forwarded != *call.message().body() {
                     encode::mark_rewritten(&mut headers);
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::call::Transport;
 use crate::contract::class::{Class, Level, Mode};
@@ -22,6 +22,12 @@ impl Policies {
     /// Serves a first policy.
     pub fn new(live: Live) -> Self {
         Self { current: ArcSwap::from_pointee(live) }
+    }
+
+    /// The policy in force, for the time that it takes to find out what a call is. It costs no count
+    /// that all workers share, as [`Policies::load`] does.
+    pub fn peek(&self) -> Guard<Arc<Live>> {
+        self.current.load()
     }
 
     /// The policy in force; a call that takes it keeps it to its end.

@@ -21,18 +21,24 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod ask;
+pub mod audit;
 pub mod carry;
 pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
 pub mod elsewhere;
+pub mod fetch;
+pub mod foresee;
+pub mod image;
 pub mod live;
+pub mod proof;
 pub mod reconcile;
 pub mod record;
 pub mod repeat;
 pub mod replay;
 pub mod rounds;
 pub mod select;
+pub mod session;
 pub mod settle;
 pub mod stage;
 pub mod step;
@@ -49,7 +55,8 @@ use http::{HeaderName, HeaderValue, Response};
 use crate::call::digest::{RequestDigest, is_credential};
 use crate::call::payload::{Body, Budget, Collected};
 use crate::call::refusal::Refusal;
-use crate::call::{Control, Head, Payload, Permit, Principal, Transport};
+use crate::call::spans::Spans;
+use crate::call::{Call, Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode, words};
 use crate::contract::key::{EntryId, Key, OperationId};
@@ -109,6 +116,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Clocks.
     pub timeouts: Timeouts,
+    /// How long after an outcome became unknown its lookup is first made.
+    pub first_look: Duration,
     /// The name that this process has in `Via`.
     pub pseudonym: String,
     /// The upstream's authority, for `Host`.
@@ -119,11 +128,15 @@ pub struct Settings {
     pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
     /// What is special to MCP.
     pub mcp: McpSettings,
+    /// Where spans go, where somebody collects them.
+    pub spans: Option<Spans>,
 }
 
 /// What the steps are told of MCP.
 #[derive(Clone, Debug)]
 pub struct McpSettings {
+    /// Where the upstream speaks MCP, for calls of our own.
+    pub path: String,
     /// `readOnlyHint: true` makes an undeclared tool a read (standards MCP-24).
     pub trust_annotations: bool,
     /// What becomes of the reports that the upstream sends.
@@ -142,6 +155,7 @@ pub struct McpSettings {
 impl Default for McpSettings {
     fn default() -> Self {
         Self {
+            path: "/mcp".to_owned(),
             trust_annotations: false,
             reports: Reports::Replace,
             call_route: CallRoute::Bridge,
@@ -262,6 +276,8 @@ pub struct Refused {
     pub class: Class,
     /// What a client that can be asked is asked in its place.
     pub question: Option<Box<Question>>,
+    /// Who called, for the log; `None` before that is known.
+    pub caller: Option<Box<audit::Caller>>,
 }
 
 impl From<Refusal> for Box<Refused> {
@@ -272,6 +288,7 @@ impl From<Refusal> for Box<Refused> {
             metrics: None,
             class: Class::Irreversible,
             question: None,
+            caller: None,
         })
     }
 }
@@ -300,29 +317,14 @@ pub struct Reply {
 /// A read on its way.
 #[derive(Debug)]
 pub struct Read {
-    /// The request's head.
-    pub head: Head,
-    /// The request's body, or the tool call.
-    pub payload: ReadPayload,
-    /// The place in the in-flight limit.
-    pub permit: Permit,
+    /// The call, in the box that it came in; what a condition reads of its body is in memory.
+    pub call: Box<Call>,
     /// The operation.
     pub served: Arc<Served>,
     /// The operation's metrics.
     pub metrics: Arc<OperationMetrics>,
     /// What enforcement would have done.
     pub would: Option<&'static str>,
-}
-
-/// A read's body.
-#[derive(Debug)]
-pub enum ReadPayload {
-    /// Streamed.
-    Stream(Body),
-    /// Read already, because a condition reads it.
-    Whole(Collected),
-    /// A tool call.
-    Tool(Box<ToolCall>),
 }
 
 /// A write that was matched and read.
@@ -457,6 +459,9 @@ impl Write {
 
     /// Refuses the call.
     pub fn refuse(&self, refusal: Refusal) -> Box<Refused> {
+        if let Some(span) = &self.head.span {
+            span.say("anvil.effect.refused", refusal.code());
+        }
         let mut report = self.report();
         report.refused = Some(refusal.code().into());
         report.entry = refusal.entry();
@@ -466,6 +471,7 @@ impl Write {
             metrics: Some(Arc::clone(&self.metrics)),
             class: self.class,
             question: None,
+            caller: Some(Box::new(audit::Caller::of(self))),
         })
     }
 }
@@ -487,6 +493,8 @@ pub struct Fresh {
     pub continued: Option<Key>,
     /// The accepted entry that it takes back.
     pub undoes: Option<EntryId>,
+    /// When the entry that it continues began first; milliseconds since 1970.
+    pub first_ms: Option<i64>,
 }
 
 impl Fresh {
@@ -533,7 +541,7 @@ pub struct Admitted {
 #[derive(Debug)]
 pub enum Attempt {
     /// A read: nothing is recorded.
-    Read(Box<Read>),
+    Read(Read),
     /// A write whose entry is durable.
     Write(Recorded),
 }

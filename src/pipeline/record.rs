@@ -9,18 +9,22 @@
 
 use std::sync::Arc;
 
+use http::{HeaderName, HeaderValue};
+use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::sync::oneshot;
 
+use super::fetch::Fetch;
+use super::image::{self, Image};
 use super::live::Live;
 use super::repeat::{Judgement, judge};
-use super::replay::{asked, look, refuse_repeat, replay};
+use super::replay::{asked, look, prior_of, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
 use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
-use crate::contract::key::EntryId;
+use crate::contract::key::{EntryId, Place};
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, UndoKind};
 use crate::contract::undo::resolve_lookup;
@@ -37,6 +41,7 @@ pub struct Recorded {
     after_unknown: bool,
     is_unrecorded: bool,
     undoes: Option<UndoKind>,
+    before: Option<Arc<Image>>,
     agent: Agent,
 }
 
@@ -56,6 +61,11 @@ impl Recorded {
         self.undoes
     }
 
+    /// The state before the call, where its operation has it read.
+    pub fn before(&self) -> Option<&Arc<Image>> {
+        self.before.as_ref()
+    }
+
     /// Whether the agent is still there.
     pub fn agent(&self) -> &Agent {
         &self.agent
@@ -72,6 +82,8 @@ impl Recorded {
 pub struct Record {
     /// What all workers share.
     pub shared: Arc<Shared>,
+    /// Reads the state before a call.
+    pub fetch: Fetch,
 }
 
 impl Step for Record {
@@ -93,8 +105,18 @@ impl Step for Record {
         let rest = next.detach();
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
+        let reads_before = write.operation().before.is_some().then(|| self.fetch.clone());
         let task = async move {
-            let recorded = match begin(&shared, *admitted, agent).await {
+            let before = match reads_before {
+                None => Ok(None),
+                // Boxed: few calls have it.
+                Some(fetch) => Box::pin(image::take(&fetch, &admitted.carried.fresh.write)).await,
+            };
+            let begun = match before {
+                Ok(before) => begin(&shared, *admitted, before, agent).await,
+                Err(refusal) => Err(Err(admitted.carried.fresh.write.refuse(refusal))),
+            };
+            let recorded = match begun {
                 Ok(recorded) => recorded,
                 Err(early) => {
                     let _gone = answer.send(early);
@@ -106,7 +128,16 @@ impl Step for Record {
                 finish_not_sent(&shared, &recorded);
                 return;
             }
-            let guard = PanicGuard { shared: &shared, recorded: Some(recorded.identity()) };
+            if shared.tasks.is_hurried() {
+                // The process ends: what has not begun to be sent is not sent any more.
+                finish_not_sent(&shared, &recorded);
+                let refused = recorded.carried().fresh.write.refuse(Refusal::Draining);
+                let _gone = answer.send(Err(refused));
+                return;
+            }
+            let carried = Arc::clone(recorded.carried());
+            let guard =
+                PanicGuard { shared: &shared, recorded: Some((recorded.identity(), carried)) };
             let settled = rest.run(Attempt::Write(recorded)).await;
             guard.defuse();
             let Settled { reply, tail } = settled;
@@ -138,7 +169,7 @@ fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<R
         Form::Http { .. } => snapshot.find_http(&write.head.method, write.head.path()),
         Form::Mcp { call, .. } => snapshot.find_tool(call.name()).map_or(Found::None, Found::One),
     };
-    let scope = Scope { request: write.request(), response: None, key: None };
+    let scope = Scope { before: None, request: write.request(), response: None, key: None };
     let fingerprint = match choose(&found, &scope) {
         Choice::Declared(served) => Some(served.operation.fingerprint),
         Choice::Undeclared { .. } => current
@@ -167,9 +198,11 @@ const ATTEMPTS: usize = 4;
 async fn begin(
     shared: &Arc<Shared>,
     admitted: Admitted,
+    before: Option<Image>,
     agent: Agent,
 ) -> Result<Recorded, Answered> {
     let Admitted { mut carried, spend } = admitted;
+    let before = before.map(Arc::new);
     let began = shared.clock.instant();
     for _ in 0..ATTEMPTS {
         let fresh = &carried.fresh;
@@ -193,6 +226,8 @@ async fn begin(
             ledger_id: carried.ledger_id.clone(),
             key_sent: carried.key.is_some(),
             lookup: lookup(&carried),
+            authorization: authorization(&carried),
+            before: before.as_ref().map(|before| before.kept().to_owned()),
             repeats: fresh.standing.repeats,
             spend: spend.map(|nonce| Spend { nonce: nonce.nonce, expires_ms: nonce.expires_ms }),
             now_ms,
@@ -202,6 +237,9 @@ async fn begin(
         let common = shared.metrics.common();
         let elapsed = shared.clock.instant().saturating_duration_since(began);
         common.ledger_duration.record(LedgerStage::Begin, elapsed.as_secs_f64());
+        if let Some(span) = &write.head.span {
+            span.step("anvil.ledger.begin", began, shared.clock.instant());
+        }
         match begun {
             Ok(Begun::Started { attempt }) => {
                 common.ledger_ok.count(LedgerStage::Begin);
@@ -211,6 +249,7 @@ async fn begin(
                 }
                 let after_unknown = fresh.standing.after_unknown;
                 let undoes = undo_kind(shared, fresh.undoes).await;
+                first_sent(&mut carried, now_ms);
                 let carried = Arc::new(carried);
                 return Ok(Recorded {
                     carried,
@@ -219,6 +258,7 @@ async fn begin(
                     after_unknown,
                     is_unrecorded: false,
                     undoes,
+                    before,
                     agent,
                 });
             }
@@ -237,6 +277,8 @@ async fn begin(
                 let is_as_judged = standing == fresh.standing && spend.is_none();
                 carried.fresh.expected = priors.expected();
                 carried.fresh.newest = priors.by_digest.as_ref().map(|prior| prior.entry);
+                let rerun = standing.rerun.and_then(|entry| prior_of(&priors, entry));
+                carried.fresh.first_ms = rerun.map(|prior| prior.began_ms);
                 carried.fresh.standing = standing;
                 if !is_as_judged && needs_confirmation(&carried) {
                     let mismatch = spend.map(|_| Mismatch::NewerEntry);
@@ -254,6 +296,7 @@ async fn begin(
                         after_unknown: false,
                         is_unrecorded: true,
                         undoes: None,
+                        before,
                         agent,
                     });
                 }
@@ -263,6 +306,32 @@ async fn begin(
         }
     }
     Err(Err(carried.fresh.write.refuse(Refusal::Overloaded)))
+}
+
+/// The companion of the key that says when it was first sent: the time of the entry's first attempt,
+/// the same with every further one (OASIS Repeatable Requests). One that the caller sent stays.
+fn first_sent(carried: &mut Carried, now_ms: i64) {
+    const KEY: HeaderName = HeaderName::from_static("repeatability-request-id");
+    const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
+    let carrier = &carried.fresh.write.operation().carrier.place;
+    let is_its_key = matches!(carrier, Place::Header(name) if *name == KEY);
+    if carried.key.is_none() || !is_its_key {
+        return;
+    }
+    let first_ms = carried.fresh.first_ms.unwrap_or(now_ms);
+    let time = jiff::Timestamp::from_millisecond(first_ms).ok();
+    let text = time
+        .and_then(|time| DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok())
+        .and_then(|text| HeaderValue::try_from(text).ok());
+    if let Some(value) = text {
+        carried.wire.head.headers.entry(FIRST_SENT).or_insert(value);
+    }
+}
+
+/// What allowed the call, for its receipt.
+fn authorization(carried: &Carried) -> Option<String> {
+    let level = carried.fresh.level();
+    (level != Level::None).then(|| format!("{{\"level\":\"{level}\"}}"))
 }
 
 /// Which way a call takes an entry back: as that entry's report offered it.
@@ -282,7 +351,7 @@ fn lookup(carried: &Carried) -> Option<String> {
     let write = &carried.fresh.write;
     let lookup = write.operation().lookup.as_ref()?;
     let key = carried.key.as_ref().map(|key| key.as_str());
-    let scope = Scope { request: write.request(), response: None, key };
+    let scope = Scope { before: None, request: write.request(), response: None, key };
     let resolved = resolve_lookup(lookup, &scope).ok()?;
     Some(CallJson::lookup(lookup.by, &resolved).as_json().to_owned())
 }
@@ -290,7 +359,7 @@ fn lookup(carried: &Carried) -> Option<String> {
 /// Finishes the entry as unknown if the task dies between dispatch and finish.
 struct PanicGuard<'a> {
     shared: &'a Shared,
-    recorded: Option<Identity>,
+    recorded: Option<(Identity, Arc<Carried>)>,
 }
 
 impl PanicGuard<'_> {
@@ -301,8 +370,8 @@ impl PanicGuard<'_> {
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        if let Some(identity) = self.recorded.take() {
-            finish_panicked(self.shared, identity);
+        if let Some((identity, carried)) = self.recorded.take() {
+            finish_panicked(self.shared, identity, &carried);
         }
     }
 }

@@ -166,7 +166,9 @@ fn by_digest(asked: &Asked<'_>, prior: &Prior, priors: &Priors) -> Judgement {
             }
             let finished_ms = prior.finished_ms.unwrap_or(prior.began_ms);
             let is_recent = asked.now_ms.saturating_sub(finished_ms) < UNDELIVERED_WINDOW_MS;
-            if !prior.delivered && is_recent {
+            // What was settled later was delivered as unknown: its agent has no answer of the upstream.
+            let has_answer = prior.delivered && prior.answered;
+            if !has_answer && is_recent {
                 return recorded(prior);
             }
             if asked.has_key {

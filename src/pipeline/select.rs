@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use http::Method;
 
 use super::ask::Ask;
+use super::audit;
 use super::confirmation::{PREFIX, STATE_PREFIX};
 use super::live::Live;
 use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
-use super::{Answered, Attempt, Form, Read, ReadPayload, Refused, Shared, Write};
-use crate::call::digest::RequestDigest;
+use super::{Answered, Attempt, Form, Read, Refused, Shared, Write};
+use crate::call::digest::{HeadForm, RequestDigest};
 use crate::call::payload::{self, Body, CollectError, Collected};
 use crate::call::refusal::Refusal;
 use crate::call::{
@@ -51,28 +52,38 @@ pub struct Select<R> {
 
 /// What a call is.
 enum Selected {
-    Read(Box<Read>),
+    Read(Read),
     Write(Box<Write>),
 }
 
 impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
-    type In = Call;
+    type In = Box<Call>;
     type Out = Box<Write>;
     type Below = Answered;
     type Answer = Answered;
 
     async fn step<N: Stage<Box<Write>, Answer = Answered>>(
         &self,
-        call: Call,
+        call: Box<Call>,
         next: Next<'_, N>,
     ) -> Answered {
-        let Call { head, control, payload, oddity, permit } = call;
-        let live = self.shared.policies.load();
-        let is_staged = control.stage;
-        let selected = match payload {
-            Payload::Http(body) => self.http(head, control, body, oddity, permit, live).await?,
-            Payload::Mcp(call) => self.tool(head, control, call, oddity, permit, live).await?,
+        let call = match self.plain_read(call) {
+            Ok(read) => return Ok(self.reads.run(Attempt::Read(read)).await.reply),
+            Err(call) => call,
         };
+        let is_staged = call.control.stage;
+        let span = call.head.span.clone();
+        let began = span.as_ref().map(|_| self.shared.clock.instant());
+        // Boxed, or every read's future would have room for all that other calls may wait for.
+        let selected = Box::pin(self.select(call)).await?;
+        if let (Some(span), Some(began)) = (span, began) {
+            let (served, class) = match &selected {
+                Selected::Read(read) => (&read.served, Class::Read),
+                Selected::Write(write) => (&write.served, write.class),
+            };
+            audit::describe(&span, &served.operation, class);
+            span.step("anvil.classify", began, self.shared.clock.instant());
+        }
         match selected {
             // A read has no draft, and a call that asks for one must not be made as it is.
             Selected::Read(read) if is_staged => Err(Box::new(Refused {
@@ -84,9 +95,9 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 metrics: Some(read.metrics),
                 class: Class::Read,
                 question: None,
+                caller: None,
             })),
             Selected::Read(read) => Ok(self.reads.run(Attempt::Read(read)).await.reply),
-            // Boxed, or every read's future would have room for all that a write may wait for.
             Selected::Write(write) => Box::pin(next.run(write)).await,
         }
     }
@@ -102,9 +113,60 @@ struct Chosen {
     class: Class,
     level: Level,
     mode: Mode,
+    /// Why it would be refused, were the rules enforced.
+    would: Option<&'static str>,
 }
 
 impl<R> Select<R> {
+    /// The usual read: one operation, no condition, nothing odd. It streams, and nothing is waited
+    /// for. Any other call is given back.
+    fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
+        let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
+        // A traced call says what it was matched to, further below.
+        if !is_plain || call.control.stage || call.head.span.is_some() {
+            return Err(call);
+        }
+        let live = self.shared.policies.peek();
+        let found = live.snapshot.find_http(&call.head.method, call.head.path());
+        if let Found::One(group) = &found
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && let Some(metrics) = live.metrics(served)
+        {
+            let served = Arc::clone(served);
+            drop(found);
+            self.count(&call.permit, Class::Read);
+            return Ok(Read { call, served, metrics, would: None });
+        }
+        drop(found);
+        Err(call)
+    }
+
+    async fn select(&self, call: Box<Call>) -> Result<Selected, Box<Refused>> {
+        let Call { head, control, payload, oddity, permit } = *call;
+        match payload {
+            Payload::Http(body) => self.http(head, control, body, oddity, permit).await,
+            Payload::Mcp(call) => Box::pin(self.tool(head, control, call, oddity, permit)).await,
+        }
+    }
+
+    /// A read, with the body or tool call that it is forwarded with.
+    fn read(
+        &self,
+        head: Head,
+        control: Control,
+        payload: Payload,
+        permit: Permit,
+        chosen: Chosen,
+        would: Option<&'static str>,
+    ) -> Selected {
+        self.count(&permit, Class::Read);
+        let Chosen { served, metrics, .. } = chosen;
+        let call = Box::new(Call { head, control, payload, oddity: None, permit });
+        Selected::Read(Read { call, served, metrics, would })
+    }
+
     async fn http(
         &self,
         head: Head,
@@ -112,29 +174,9 @@ impl<R> Select<R> {
         body: Body,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.peek();
         let found = live.snapshot.find_http(&head.method, head.path());
-        // The usual read: one operation, no condition, nothing odd. It streams.
-        if let (Found::One(group), None) = (&found, &oddity)
-            && let [served] = group.operations.as_slice()
-            && served.operation.class == Class::Read
-            && served.operation.conditions.is_empty()
-            && let Some(metrics) = live.metrics(served)
-        {
-            let served = Arc::clone(served);
-            let payload = ReadPayload::Stream(body);
-            self.count(&permit, Class::Read);
-            let would = None;
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
-        }
         let groups: Vec<&Group> = match &found {
             Found::None => Vec::new(),
             Found::One(group) => vec![*group],
@@ -170,21 +212,16 @@ impl<R> Select<R> {
             let doc = RequestDoc::new(&params, head.query(), &head.headers, BodyDoc::None);
             let chosen = self.choose_http(&head, &live, &groups, &doc)?;
             if chosen.class == Class::Read {
-                if groups.is_empty() && !body.is_in_memory() && mode == Mode::Enforce {
-                    turn_away(&head, body).await;
-                    return Err(Refusal::UndeclaredBody.into());
+                let mut would = would;
+                if groups.is_empty() && !body.is_in_memory() {
+                    if mode == Mode::Enforce {
+                        turn_away(&head, body).await;
+                        return Err(Refusal::UndeclaredBody.into());
+                    }
+                    would = would.or(Some(Refusal::UndeclaredBody.code()));
                 }
-                self.count(&permit, Class::Read);
-                let Chosen { served, metrics, .. } = chosen;
-                let payload = ReadPayload::Stream(body);
-                return Ok(Selected::Read(Box::new(Read {
-                    head,
-                    payload,
-                    permit,
-                    served,
-                    metrics,
-                    would,
-                })));
+                let payload = Payload::Http(body);
+                return Ok(self.read(head, control, payload, permit, chosen, would));
             }
         }
         let most = limit(&groups, &self.shared);
@@ -203,23 +240,22 @@ impl<R> Select<R> {
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = self.choose_http(&head, &live, &groups, &doc)?;
         // What decides between a read and a write may not be read in two ways, whatever it decided.
-        if mode == Mode::Enforce && is_decided_by_twins(&groups, &doc) {
-            return Err(refused(&chosen, Refusal::AmbiguousMember));
-        }
+        let fault = if is_decided_by_twins(&groups, &doc) {
+            Some(Refusal::AmbiguousMember)
+        } else if doc.overrides_method() && !reads_method(&chosen.served.operation) {
+            Some(Refusal::MethodOverride)
+        } else {
+            None
+        };
+        let would = match fault {
+            Some(refusal) if mode == Mode::Enforce => return Err(refused(&chosen, refusal)),
+            fault => would.or(fault.map(|refusal| refusal.code())).or(chosen.would),
+        };
         drop(params);
         drop(groups);
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Whole(collected);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Http(collected.into());
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
     }
@@ -242,9 +278,7 @@ impl<R> Select<R> {
             Ok(carried) => merge_key(&mut control, carried, &mut faults),
             Err(refusal) => faults.push(refusal),
         }
-        let is_ambiguous =
-            readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names));
-        if is_ambiguous || has_key_twin(operation, &doc) {
+        if is_ambiguous(operation, &doc) || has_key_twin(operation, &doc) {
             faults.push(Refusal::AmbiguousMember);
         }
         if let Some(refusal) = faults.into_iter().next() {
@@ -266,8 +300,11 @@ impl<R> Select<R> {
         let digest = RequestDigest::http(
             &head.method,
             target,
-            &headers,
-            &operation.vary_on,
+            HeadForm {
+                authority: head.authority.as_ref(),
+                headers: &headers,
+                vary_on: &operation.vary_on,
+            },
             counted.form(&kind, body.bytes()),
         );
         let form = Form::Http { doc, body };
@@ -281,8 +318,8 @@ impl<R> Select<R> {
         mut call: Box<ToolCall>,
         oddity: Option<Oddity>,
         permit: Permit,
-        live: Arc<Live>,
     ) -> Result<Selected, Box<Refused>> {
+        let live = self.shared.policies.load();
         let mut chosen = self.choose_tool(&head, &call, &live).await?;
         let degraded = self.held_against_pin(&head, &call, &live, &mut chosen).await;
         let state = match self.opened_round(&head, &mut call) {
@@ -313,21 +350,15 @@ impl<R> Select<R> {
                     .filter_map(|condition| request_place(&condition.path))
                     .any(|(_, names)| has_case_twin(call.arguments(), &names))
         });
-        if is_decided_by_twins && chosen.mode == Mode::Enforce {
-            return Err(refused(&chosen, Refusal::AmbiguousMember));
+        if is_decided_by_twins {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::AmbiguousMember));
+            }
+            would = would.or(Some(Refusal::AmbiguousMember.code()));
         }
         if chosen.class == Class::Read {
-            self.count(&permit, Class::Read);
-            let Chosen { served, metrics, .. } = chosen;
-            let payload = ReadPayload::Tool(call);
-            return Ok(Selected::Read(Box::new(Read {
-                head,
-                payload,
-                permit,
-                served,
-                metrics,
-                would,
-            })));
+            let payload = Payload::Mcp(call);
+            return Ok(self.read(head, control, payload, permit, chosen, would));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -372,8 +403,11 @@ impl<R> Select<R> {
             RequestDigest::tool(
                 head.uri.path_and_query().map_or("/", |target| target.as_str()),
                 call.name(),
-                &head.headers,
-                &operation.vary_on,
+                HeadForm {
+                    authority: head.authority.as_ref(),
+                    headers: &head.headers,
+                    vary_on: &operation.vary_on,
+                },
                 call.arguments(),
                 &uncounted,
                 |out| call.canonical_call(&uncounted, rounds, &mut |bytes| out(bytes)),
@@ -442,7 +476,10 @@ impl<R> Select<R> {
         let choice = match live.snapshot.find_tool(call.name()) {
             Some(group) => {
                 let request = Request::Arguments(call.arguments());
-                choose(&Found::One(group), &Scope { request, response: None, key: None })
+                choose(
+                    &Found::One(group),
+                    &Scope { before: None, request, response: None, key: None },
+                )
             }
             None => Choice::Undeclared { strictest: None },
         };
@@ -512,7 +549,8 @@ impl<R> Select<R> {
         form: Form,
         would: Option<&'static str>,
     ) -> Selected {
-        let Chosen { served, metrics, class, level, mode } = chosen;
+        let Chosen { served, metrics, class, level, mode, would: chosen_would } = chosen;
+        let would = would.or(chosen_would);
         let digest = if control.stage { digest.staged() } else { digest };
         self.count(&permit, class);
         let principal = self.shared.principal(&head);
@@ -565,7 +603,8 @@ impl<R> Select<R> {
         let choice = match groups {
             [] => Choice::Undeclared { strictest: None },
             [group] => {
-                let scope = Scope { request: doc.request(), response: None, key: None };
+                let scope =
+                    Scope { before: None, request: doc.request(), response: None, key: None };
                 choose(&Found::One(group), &scope)
             }
             groups => choose_among(groups, head, doc),
@@ -595,6 +634,7 @@ impl<R> Select<R> {
                     class: operation.class,
                     level: operation.confirm,
                     mode: effective_mode(sidecar, operation.mode),
+                    would: None,
                 })
             }
             Choice::Undeclared { strictest } => {
@@ -603,11 +643,11 @@ impl<R> Select<R> {
                 let mode = effective_mode(sidecar, live.undeclared_mode());
                 let level = served.operation.confirm;
                 let level = strictest.map_or(level, |strictest| level.max(strictest));
-                let is_refused = undeclared.is_write()
-                    && live.snapshot.undeclared() == Undeclared::Refuse
-                    && mode == Mode::Enforce;
-                let chosen = Chosen { served, metrics, class: undeclared, level, mode };
-                if is_refused {
+                let is_refused =
+                    undeclared.is_write() && live.snapshot.undeclared() == Undeclared::Refuse;
+                let would = is_refused.then(|| Refusal::Undeclared.code());
+                let chosen = Chosen { served, metrics, class: undeclared, level, mode, would };
+                if is_refused && mode == Mode::Enforce {
                     return Err(refused(&chosen, Refusal::Undeclared));
                 }
                 Ok(chosen)
@@ -621,8 +661,10 @@ impl<R> Select<R> {
             turn_away(head, body).await;
             return Err(Refusal::BodyTooLarge(limit));
         }
-        let idle = self.shared.settings.limits.request_idle;
-        let collected = payload::collect(body, limit, &self.shared.budget, idle).await;
+        let settings = &self.shared.settings;
+        let (idle, total) = (settings.limits.request_idle, settings.timeouts.total);
+        let collected =
+            payload::collect_within(body, limit, &self.shared.budget, idle, total).await;
         collected.map_err(|error| match error {
             CollectError::Broken(_) => Refusal::BodyBroken,
             CollectError::Budget => Refusal::Overloaded,
@@ -663,11 +705,12 @@ fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
         metrics: live.metrics(served),
         class: operation.class,
         question: None,
+        caller: None,
     })
 }
 
 /// Whether a condition reads what two readers resolve differently, at a target that may be a write.
-fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
+pub(super) fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
     let operations = || groups.iter().flat_map(|group| &group.operations);
     operations().any(|served| served.operation.class.is_write())
         && operations()
@@ -676,8 +719,21 @@ fn is_decided_by_twins(groups: &[&Group], doc: &RequestDoc) -> bool {
             .any(|(section, names)| doc.is_ambiguous(&section, &names))
 }
 
+/// Whether a rule of the operation reads what two readers resolve differently.
+pub(super) fn is_ambiguous(operation: &Operation, doc: &RequestDoc) -> bool {
+    readers(operation).any(|(section, names)| doc.is_ambiguous(&section, &names))
+}
+
+/// Whether a rule of the operation reads a member of the body that is called `_method`, so that it is
+/// the operation's own.
+pub(super) fn reads_method(operation: &Operation) -> bool {
+    readers(operation).any(|(section, names)| {
+        section == "body" && names.first().is_some_and(|name| name.eq_ignore_ascii_case("_method"))
+    })
+}
+
 /// Whether there is a member beside the carrier's place that a laxer upstream takes for the key.
-fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
+pub(super) fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
     match &operation.carrier.place {
         Place::BodyPointer { pointer, .. } => doc.has_twin("body", pointer.tokens()),
         Place::Query(name) => doc.has_twin("query", std::slice::from_ref(name)),
@@ -694,11 +750,12 @@ fn refused(chosen: &Chosen, refusal: Refusal) -> Box<Refused> {
         metrics: Some(Arc::clone(&chosen.metrics)),
         class: chosen.class,
         question: None,
+        caller: None,
     })
 }
 
 /// The caller's key, from wherever it came; two that differ are a conflict.
-fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
+pub(super) fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
     match (&control.key, carried) {
         (Some(given), Some(carried)) if *given != carried => faults.push(Refusal::KeyConflict),
         (None, Some(carried)) => control.key = Some(carried),
@@ -707,7 +764,7 @@ fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refus
 }
 
 /// Whether every operation that the path may be allows what is odd about it.
-fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
+pub(super) fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
     let mut operations = groups.iter().flat_map(|group| &group.operations).peekable();
     operations.peek().is_some()
         && operations.all(|served| match oddity {
@@ -727,7 +784,7 @@ fn limit(groups: &[&Group], shared: &Shared) -> usize {
 }
 
 /// The template's parameters of the first group, still encoded.
-fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
+pub(super) fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
     let first = groups.first().and_then(|group| group.operations.first());
     match first.map(|served| &served.operation.target) {
         Some(Target::Http { template, .. }) => template.matches(path).unwrap_or_default(),
@@ -737,13 +794,13 @@ fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)
 
 /// Several templates match and none is more specific: each is asked with its own parameters, and the
 /// most severe class that answers is taken (contract section 2, Variants).
-fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choice<'a> {
+pub(super) fn choose_among<'a>(groups: &[&'a Group], head: &Head, doc: &RequestDoc) -> Choice<'a> {
     let mut declared: Option<&'a Arc<Served>> = None;
     let mut strictest: Option<Level> = None;
     for group in groups {
         let params = parameters(std::slice::from_ref(group), head.path());
         let own = RequestDoc::new(&params, head.query(), &head.headers, doc.body.clone());
-        let scope = Scope { request: own.request(), response: None, key: None };
+        let scope = Scope { before: None, request: own.request(), response: None, key: None };
         match choose(&Found::One(group), &scope) {
             Choice::Declared(served) => {
                 let is_worse =
@@ -824,11 +881,17 @@ fn request_place(path: &Path) -> Option<(String, Vec<String>)> {
 
 fn assertions(operation: &Operation) -> impl Iterator<Item = &Assertion> {
     use crate::contract::operation::Verification;
+    use crate::contract::plan::Stage;
     let bound = match &operation.verification {
         Verification::ResponseBinding { assertions, .. } => assertions.as_slice(),
-        Verification::None | Verification::Plan => &[],
+        Verification::None | Verification::Plan(_) => &[],
     };
-    operation.rejected_if.iter().chain(bound)
+    let staged: &[Stage] = match &operation.verification {
+        Verification::Plan(plan) => &plan.stages,
+        Verification::None | Verification::ResponseBinding { .. } => &[],
+    };
+    let staged = staged.iter().flat_map(|stage| &stage.assertions);
+    operation.rejected_if.iter().chain(bound).chain(staged)
 }
 
 fn assertion_place(assertion: &Assertion) -> Option<(String, Vec<String>)> {

@@ -3,6 +3,13 @@
 //! A write's dispatch is classified, its evidence evaluated, its undo resolved, its entry finished and
 //! its report made, in this order, inside the task that `record` spawned. A read is passed on with its
 //! report. Nothing here can refuse: something may have been sent.
+//!
+//! The report is written once the finish is queued, not once it is durable: waiting would add a second
+//! flush to every write. Its `ledger: unfinished` therefore says that the ledger is known not to take the
+//! finish (it is down, or still owes earlier ones), not that a crash in the next milliseconds could leave
+//! the entry begun. After such a crash the entry is unknown, and a repeat is refused until it is settled,
+//! which is the safe side. So that a finish does not fail for want of room, the ledger refuses begins
+//! while there is only as much left as finishes may need.
 
 mod notice;
 mod outcome;
@@ -18,21 +25,24 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use super::audit;
 use super::dispatch::Observation;
+use super::image::Image;
 use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
 use super::stream::{self, Ended, Rewrite, Watched};
-use super::{Attempt, Carried, Form, Read, ReadPayload, Recorded, Reply, Shared, Write};
-use crate::call::payload::{Body, Collected, Partial, Prefix, collect_prefix};
-use crate::contract::class::{Class, Disposition, Outcome};
+use super::{Attempt, Carried, Form, Read, Recorded, Reply, Shared, Write};
+use crate::call::Payload;
+use crate::call::payload::{Body, Collected, Partial, Prefix, Trailers, collect_prefix};
+use crate::contract::class::{Class, Disposition, Outcome, Verdict};
 use crate::contract::json::{Doc, write_ascii};
 use crate::contract::key::{EntryId, OperationId};
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
-use crate::http::headers::{REPLAYED, sift_answer};
-use crate::ledger::{self, Answer, Cause, Finish, Finished, State, Stored};
+use crate::http::headers::{REPLAYED, sift_answer, sift_trailers};
+use crate::ledger::{self, Answer, Cause, Finish, Finished, Record, State, Stored};
 use crate::mcp::Era;
 use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
 use crate::mcp::jsonrpc::Id;
@@ -41,8 +51,8 @@ use crate::metrics::{Decision, OperationMetrics};
 use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 use notice::Notice;
-pub use outcome::is_what_it_says;
 use outcome::{Conclusion, Dispatched, conclude};
+pub use outcome::{IF_UNCHANGED, is_what_it_says};
 pub use waiting::rearm;
 
 /// See the module's page.
@@ -98,11 +108,23 @@ impl Step for Settle {
                     carried: Arc::clone(recorded.carried()),
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
+                    before: recorded.before().cloned(),
                     agent: recorded.agent().clone(),
                 });
-                let observation = next.run(Attempt::Write(recorded)).await;
+                let own = Arc::clone(&case);
+                let settling = async {
+                    let observation = next.run(Attempt::Write(recorded)).await;
+                    own.settle(observation).await
+                };
                 // Boxed, as below: a read's future has no room for what is only a write's or a tool's.
-                Box::pin(case.settle(observation)).await
+                let mut settling = Box::pin(settling);
+                // Lost at the drain's end: the connection to the upstream, and so what it would still
+                // have said. The agent is told as much, instead of nothing.
+                tokio::select! {
+                    biased;
+                    settled = settling.as_mut() => settled,
+                    () = self.shared.tasks.hurried() => case.cut(),
+                }
             }
         }
     }
@@ -119,16 +141,16 @@ struct About {
 
 impl About {
     fn of(read: &Read) -> Self {
-        let tool = match &read.payload {
-            ReadPayload::Tool(call) => Some((call.id().clone(), call.era())),
-            ReadPayload::Stream(_) | ReadPayload::Whole(_) => None,
+        let tool = match &read.call.payload {
+            Payload::Mcp(call) => Some((call.id().clone(), call.era())),
+            Payload::Http(_) => None,
         };
         Self {
             served: Arc::clone(&read.served),
             metrics: Arc::clone(&read.metrics),
             would: read.would,
             tool,
-            authority: read.head.authority.clone(),
+            authority: read.call.head.authority.clone(),
         }
     }
 
@@ -159,7 +181,13 @@ impl About {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(shared, &mut parts, self.authority.as_ref());
+                let body = passed(shared, body);
                 match &self.tool {
+                    None if is_endless(&parts.headers, &body) => {
+                        let tasks = shared.tasks.clone();
+                        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+                        (stream::until(parts, body, stop), Some(self.header()))
+                    }
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
                         let answering = self.tool_answer(shared, parts, body, id, *era);
@@ -216,7 +244,9 @@ impl About {
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
                 }),
             };
-            return stream::read_answer(parts, body, watched);
+            let tasks = shared.tasks.clone();
+            let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+            return stream::read_answer(parts, body, watched, stop);
         }
         let in_header = |mut parts: Parts| {
             let name = shared.settings.report_header.clone();
@@ -253,6 +283,7 @@ struct Case {
     carried: Arc<Carried>,
     after_unknown: bool,
     undoes: Option<UndoKind>,
+    before: Option<Arc<Image>>,
     agent: super::Agent,
 }
 
@@ -281,12 +312,20 @@ impl Case {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 pass_headers(&self.shared, &mut parts, self.write().head.authority.as_ref());
+                let body = passed(&self.shared, body);
                 match &self.write().form {
                     Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
                 }
             }
         }
+    }
+
+    /// The process ends before the answer came. Whatever was settled before is done: a finish and the
+    /// answer that goes with it are made without a wait between them.
+    fn cut(&self) -> Settled {
+        let conclusion = conclude(self, &Dispatched::lost(Cause::Shutdown), None);
+        self.noticed(&Notice::Cut, conclusion, Duration::ZERO)
     }
 
     async fn http_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
@@ -497,19 +536,25 @@ impl Case {
             let case = Arc::clone(&case);
             let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
             move |ended: Ended| {
-                if ended.has_event_id && era == Era::Legacy && !ended.is_timeout {
+                let is_cut = case.shared.tasks.is_hurried();
+                let may_come_back = !ended.is_timeout && !is_cut;
+                if ended.has_event_id && era == Era::Legacy && may_come_back {
                     is_elsewhere.store(true, Ordering::Release);
                     waiting::park_stream(&case, session, id, headers);
                     return None;
                 }
-                let cause = if ended.is_timeout { Cause::Timeout } else { Cause::TruncatedBody };
+                let (cause, notice) = match (is_cut, ended.is_timeout) {
+                    (true, _) => (Cause::Shutdown, Notice::Cut),
+                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::Reset)),
+                    (false, false) => (Cause::TruncatedBody, Notice::WriteLost(LostReason::Reset)),
+                };
                 let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
                 let report = case.finish(&conclusion, None).to_json();
                 let entry = Some(case.identity.entry);
                 if ended.has_event_id && era == Era::Legacy {
                     case.shared.mcp.elsewhere.tell(session, id.clone(), report.clone());
                 }
-                Some(Notice::WriteLost(LostReason::Reset).message_of(&id, era, &report, entry))
+                Some(notice.message_of(&id, era, &report, entry))
             }
         };
         let watched = Watched {
@@ -518,7 +563,9 @@ impl Case {
             at_answer: Box::new(at_answer),
             at_end: Box::new(at_end),
         };
-        let (response, tail) = stream::write_answer(parts, body, watched);
+        let tasks = case.shared.tasks.clone();
+        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+        let (response, tail) = stream::write_answer(parts, body, watched, stop);
         let mut reply = case.reply(response, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }
@@ -605,11 +652,7 @@ impl Case {
             response,
             report,
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
-            decision: if write.would.is_some() {
-                Decision::WouldRefuse
-            } else {
-                Decision::Forwarded
-            },
+            decision: audit::decision(write),
             metrics: Arc::clone(&write.metrics),
             class: write.class,
             upstream: elapsed,
@@ -634,67 +677,108 @@ impl Case {
         } else {
             let now_ms = self.shared.clock.now_ms();
             let finish = conclusion.finish(self, answer, now_ms);
-            Some(self.shared.ledger.finish(finish))
+            let began = write.head.span.as_ref().map(|_| self.shared.clock.instant());
+            let finished = self.shared.ledger.finish(finish);
+            if let (Some(span), Some(began)) = (&write.head.span, began) {
+                span.step("anvil.ledger.finish", began, self.shared.clock.instant());
+            }
+            Some(finished)
         };
         let report = conclusion.report(self, finished);
-        tracing::info!(
-            event = "write",
-            ledger_id = %self.identity.entry,
-            operation = %write.operation().id,
-            effect_class = %write.class,
-            transport = write.transport().as_str(),
-            disposition = %conclusion.disposition,
-            verdict = conclusion.verdict.map(|verdict| verdict.as_str()),
-            cause = conclusion.cause.map(|cause| cause.as_str()),
-            principal = %write.principal.id,
-            would = write.would,
-            "write finished"
-        );
+        audit::ended(&audit::Ended {
+            write,
+            ledger_id: &self.carried.ledger_id,
+            entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
+            attempt: self.identity.attempt,
+            disposition: conclusion.disposition,
+            state: conclusion.state,
+            cause: conclusion.cause,
+            verdict: conclusion.verdict,
+            upstream_status: conclusion.status,
+            undo: conclusion.undo_kind(),
+            undo_deadline_ms: conclusion.deadline_ms,
+            now: self.shared.clock.instant(),
+        });
         report
     }
 }
 
 /// The task of a write saw that the agent had left before dispatch.
 pub fn finish_not_sent(shared: &Shared, recorded: &Recorded) {
-    if recorded.identity().is_unrecorded {
-        return;
-    }
-    let finish = bare_finish(
+    let (state, disposition) = (State::Rejected, Disposition::NotSent);
+    finish_bare(
+        shared,
         recorded.identity(),
-        State::Rejected,
+        recorded.carried(),
+        state,
         Cause::NotSent,
-        Disposition::NotSent,
-        shared.clock.now_ms(),
+        disposition,
     );
-    let _kept = shared.ledger.finish(finish);
 }
 
 /// The task of a write ended after its entry was begun and before it was finished: it panicked, or the
 /// process stops and drops it.
-pub fn finish_panicked(shared: &Shared, identity: Identity) {
-    if identity.is_unrecorded {
-        return;
-    }
-    let ledger_id = identity.entry;
+pub fn finish_panicked(shared: &Shared, identity: Identity, carried: &Carried) {
+    let entry = identity.entry;
     let cause = if std::thread::panicking() {
-        tracing::error!(%ledger_id, "the task of a write died: its outcome is unknown");
+        tracing::error!(%entry, "the task of a write died: its outcome is unknown");
         Cause::Panic
     } else {
-        tracing::warn!(%ledger_id, "the process stops under a write: its outcome is unknown");
+        tracing::warn!(%entry, "the process stops under a write: its outcome is unknown");
         Cause::Shutdown
     };
     let (state, disposition) = (State::Unknown, Disposition::Ambiguous);
-    let finish = bare_finish(identity, state, cause, disposition, shared.clock.now_ms());
-    let _kept = shared.ledger.finish(finish);
+    finish_bare(shared, identity, carried, state, cause, disposition);
+}
+
+/// Finishes an attempt of which nothing more is known, with its line in the log.
+fn finish_bare(
+    shared: &Shared,
+    identity: Identity,
+    carried: &Carried,
+    state: State,
+    cause: Cause,
+    disposition: Disposition,
+) {
+    if !identity.is_unrecorded {
+        let now_ms = shared.clock.now_ms();
+        let mut finish = bare_finish(identity, state, cause, disposition, now_ms);
+        if state == State::Unknown {
+            finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
+        }
+        let _kept = shared.ledger.finish(finish);
+    }
+    audit::ended(&audit::Ended {
+        write: &carried.fresh.write,
+        ledger_id: &carried.ledger_id,
+        entry: (!identity.is_unrecorded).then_some(identity.entry),
+        attempt: identity.attempt,
+        disposition,
+        state,
+        cause: Some(cause),
+        verdict: None,
+        upstream_status: None,
+        undo: None,
+        undo_deadline_ms: None,
+        now: shared.clock.instant(),
+    });
 }
 
 /// An entry waited for something that did not come in time.
 fn finish_expired(shared: &Shared, entry: EntryId, attempt: u32) {
     let identity = Identity { entry, attempt, is_unrecorded: false };
     let now_ms = shared.clock.now_ms();
-    let finish =
+    let mut finish =
         bare_finish(identity, State::Unknown, Cause::Timeout, Disposition::Ambiguous, now_ms);
+    finish.due_ms = Some(outcome::first_look_ms(shared, now_ms));
     let _kept = shared.ledger.finish(finish);
+    tracing::info!(
+        event = "expired",
+        %entry,
+        attempt,
+        state = %State::Unknown,
+        "an entry waited for what did not come"
+    );
 }
 
 fn bare_finish(
@@ -721,6 +805,8 @@ fn bare_finish(
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: None,
         now_ms,
     }
 }
@@ -782,19 +868,19 @@ impl WriteIdentity {
     }
 }
 
-/// A recorded answer, for a repeat: as it was, with a report of now (standards I-9, MCP-47).
-pub fn recorded_answer(
+/// What a recorded entry's report says now: its undo's deadline may have passed since, or another
+/// entry come in its way.
+pub fn recorded_report(
     shared: &Shared,
     write: &Write,
     entry: EntryId,
-    stored: Stored,
-) -> (Response<Body>, Option<HeaderValue>) {
-    let record = &stored.record;
+    record: &Record,
+    superseded: Option<EntryId>,
+) -> Report {
     let mut report = write.report();
     report.entry = Some(entry);
     report.ledger_id = Some(record.prior.ledger_id.clone());
     report.idempotency_key = record.key_sent.then(|| record.prior.ledger_id.clone());
-    report.replayed = true;
     report.outcome = (record.prior.state == State::Accepted).then_some(Outcome::Accepted);
     if let Some(finish) = &record.finish {
         report.verdict = finish.verdict;
@@ -804,11 +890,26 @@ pub fn recorded_answer(
         report.undo_unavailable = finish.undo_unavailable.clone();
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
-        } else {
+        } else if let Some(later) = superseded {
+            report.undo_unavailable = Some(format!("superseded by entry {later}"));
+        } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
         report.compensate = finish.compensate.as_deref().and_then(CallJson::from_json);
     }
+    report
+}
+
+/// A recorded answer, for a repeat: as it was, with a report of now (standards I-9, MCP-47).
+pub fn recorded_answer(
+    shared: &Shared,
+    write: &Write,
+    entry: EntryId,
+    stored: Stored,
+    superseded: Option<EntryId>,
+) -> (Response<Body>, Option<HeaderValue>) {
+    let mut report = recorded_report(shared, write, entry, &stored.record, superseded);
+    report.replayed = true;
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });
     report.staged = staged_again(shared, write, &answer);
@@ -847,7 +948,7 @@ fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Stage
     let draft = operation.draft.as_ref().filter(|_| write.control.stage)?;
     let now_ms = shared.clock.now_ms();
     let of = |response| {
-        let scope = Scope { request: write.request(), response, key: None };
+        let scope = Scope { before: None, request: write.request(), response, key: None };
         outcome::staged(&write.live, operation, draft, &scope, now_ms)
     };
     let doc = Doc::parse(answer.body.clone()).ok();
@@ -941,9 +1042,20 @@ fn relocated(
     HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
 }
 
+/// An answer's trailers are passed on, but for reports that are not ours.
+pub fn passed(shared: &Shared, body: Body) -> Body {
+    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
+}
+
 /// Whether an answer is a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("text/event-stream")
+}
+
+/// Whether an answer is a stream of events that does not say where it ends.
+fn is_endless(headers: &HeaderMap, body: &Body) -> bool {
+    use http_body::Body as _;
+    is_event_stream(headers) && body.size_hint().exact().is_none()
 }
 
 /// Whether an answer is in a coding, which we never read.

@@ -73,7 +73,7 @@ impl StageForm {
             let what = format!("its operation {wanted} is not served here");
             return Err(write.refuse(Refusal::DraftUnavailable(what)));
         };
-        let scope = Scope { request: write.request(), response: None, key: None };
+        let scope = Scope { before: None, request: write.request(), response: None, key: None };
         let resolved = resolve_draft(draft, &scope)
             .map_err(|missing| write.refuse(Refusal::DraftArgumentMissing(missing.to_string())))?;
         is_what_it_says(&write.live, &draft.reference, &resolved)

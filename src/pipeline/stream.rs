@@ -239,10 +239,46 @@ fn stream_head(mut parts: Parts) -> Parts {
     parts
 }
 
-/// A stream with one answer that is rewritten where it is read.
-pub fn read_answer(parts: Parts, body: Body, watched: Watched) -> Response<Body> {
+/// A stream with one answer that is rewritten where it is read, until `stop` ends it.
+pub fn read_answer(parts: Parts, body: Body, watched: Watched, stop: Stop) -> Response<Body> {
     let watch = OneAnswer::new(watched);
-    watched_stream(stream_head(parts), body, Box::new(watch), None)
+    watched_stream(stream_head(parts), body, Box::new(watch), Some(stop))
+}
+
+/// A stream that passes as it came, until `stop` ends it: while nothing comes, and with an end that is
+/// no break, so that a client of events may come back to another replica.
+pub fn until(parts: Parts, body: Body, stop: Stop) -> Response<Body> {
+    let source = Until { inner: Some(body), stop };
+    Response::from_parts(parts, Body::source(Box::new(source)))
+}
+
+struct Until {
+    inner: Option<Body>,
+    stop: Stop,
+}
+
+impl Source for Until {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(inner).poll_frame(cx);
+        if polled.is_pending() && self.stop.as_mut().poll(cx).is_ready() {
+            self.inner = None;
+            return Poll::Ready(None);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+
+    fn finish(self: Box<Self>) {}
 }
 
 /// What ends a stream that has no end of its own.
@@ -327,7 +363,13 @@ impl Source for Rewritten {
 }
 
 /// A write's stream: what the agent reads, and the pump that the write's task runs.
-pub fn write_answer(parts: Parts, body: Body, watched: Watched) -> (Response<Body>, Tail) {
+/// `stop` ends the pump before the answer came.
+pub fn write_answer(
+    parts: Parts,
+    body: Body,
+    watched: Watched,
+    mut stop: Stop,
+) -> (Response<Body>, Tail) {
     let (sender, receiver) = Body::channel(CHANNEL);
     let pump = async move {
         let mut body = body;
@@ -336,7 +378,12 @@ pub fn write_answer(parts: Parts, body: Body, watched: Watched) -> (Response<Bod
         let mut out = VecDeque::new();
         let mut sender = Some(sender);
         loop {
-            let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+            // Lost by a stop: what the upstream would still have said.
+            let frame = tokio::select! {
+                biased;
+                frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)) => frame,
+                () = stop.as_mut() => None,
+            };
             let is_over = match frame {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {

@@ -10,6 +10,7 @@
 //! | accepted, its undo can be made | `available` |
 //! | accepted, the undo's deadline has come | `expired` |
 //! | accepted, its undo cannot be made, or there is none | `unavailable`, with the reason |
+//! | accepted, and a later entry or its lookup says that its effect is not what is there | `superseded` |
 //! | unknown | `unknown`, with its lookup: settle it first |
 //! | begun, or waiting for more | `under_way` |
 //! | undone | `undone`, with the entry of the call that did it |
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::live::Live;
-use super::settle::is_what_it_says;
+use super::settle::{IF_UNCHANGED, is_what_it_says};
 use crate::contract::class::words;
 use crate::contract::deadline::is_passed;
 use crate::contract::json::{Doc, Value};
@@ -52,6 +53,8 @@ words! {
         Expired = "expired",
         /// There is no undo, or it cannot be made.
         Unavailable = "unavailable",
+        /// Something came after it: a later entry of what its undo changes, or its effect is gone.
+        Superseded = "superseded",
         /// It is not finished.
         UnderWay = "under_way",
         /// It was taken back.
@@ -108,6 +111,15 @@ pub struct Planned {
     pub call: Option<Call>,
     /// The entry of the call that took it back.
     pub undone_by: Option<EntryId>,
+}
+
+impl Planned {
+    /// Its undo would not find what the call left.
+    pub fn supersede(&mut self, why: String) {
+        self.standing = Standing::Superseded;
+        self.why = Some(why);
+        self.call = None;
+    }
 }
 
 /// Plans the entries of a task, in the order given.
@@ -262,12 +274,21 @@ fn filled(
         let literal = Doc::parse(value.raw().to_owned()).map_err(|_| other())?;
         filled.push(Argument { mapping: Mapping::Const(Arc::new(literal)), ..argument.clone() });
     }
+    // What the sidecar added to the declared arguments, where the resource names its states.
+    let is_declared = declared.arguments.iter().any(|argument| argument.name == IF_UNCHANGED);
+    let tag = arguments.get(IF_UNCHANGED).filter(|_| !is_declared).and_then(Value::as_str);
+    known = known.saturating_add(usize::from(tag.is_some()));
     if known != arguments.members().count() {
         return Err(other());
     }
     let call = FollowUp { arguments: filled, deadline: None, ..declared.clone() };
-    let scope = Scope { request: Request::Unreadable, response: None, key: None };
-    resolve(&call, &scope, 0, &[]).map_err(|why| why.to_string())
+    let scope = Scope { before: None, request: Request::Unreadable, response: None, key: None };
+    let mut call = resolve(&call, &scope, 0, &[]).map_err(|why| why.to_string())?;
+    if let Some(tag) = tag {
+        let tag = HeaderValue::from_str(&tag).map_err(|_| other())?;
+        call.headers.push((http::header::IF_MATCH, tag));
+    }
+    Ok(call)
 }
 
 fn into_call(call: Resolved, body_type: BodyType) -> Call {

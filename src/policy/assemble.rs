@@ -10,8 +10,9 @@ use crate::contract::class::{Class, Kind, Level, Mode, OnUnknown, Repeat};
 use crate::contract::json::Doc;
 use crate::contract::key::{Carrier, Digest, OperationId};
 use crate::contract::operation::{
-    BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Verification,
+    Before, BodyType, Deadline, Draft, FollowUp, Lookup, Operation, Reference, Target, Verification,
 };
+use crate::contract::plan::{Plan, Source as StageSource};
 use crate::contract::report::static_read_header;
 use crate::contract::status::Statuses;
 use crate::contract::template::Template;
@@ -171,6 +172,7 @@ pub(super) fn compile(
     };
     let mut defaults = Vec::with_capacity(sources.len());
     let mut declared = Vec::new();
+    let mut probe_targets: HashSet<String> = HashSet::new();
     for (position, (source, tree)) in sources.iter().zip(&files.trees).enumerate() {
         let file = match tree {
             Ok(tree) => file::read(findings, position, source, tree, &linked_by(position)),
@@ -184,17 +186,18 @@ pub(super) fn compile(
                 None
             }
         };
-        let (own, operations) =
-            file.map(|file| (file.defaults, file.operations)).unwrap_or_default();
-        defaults.push(own);
-        declared.extend(operations);
+        defaults.push(file.as_ref().map(|file| file.defaults).unwrap_or_default());
+        if let Some(file) = file {
+            probe_targets.extend(file.probe_targets);
+            declared.extend(file.operations);
+        }
     }
     for position in 0..files.trees.len() {
         for linked in linked_by(position) {
             declare_from(findings, &linked, position, &mut declared);
         }
     }
-    let index = Index::new(findings, sources, &declared, &defaults);
+    let index = Index::new(findings, sources, &declared, &defaults, probe_targets);
     let links: Vec<Links> = (0..declared.len())
         .map(|position| check::operation(findings, sources, &index, position))
         .collect();
@@ -435,7 +438,10 @@ impl Maker<'_> {
             upstream_id: spec
                 .and_then(|spec| spec.upstream_id.clone())
                 .map(|(selector, _)| selector),
-            verification: verification(spec),
+            verification: self.verification(spec),
+            before: links.before.as_ref().and_then(|link| {
+                Some(Before { reference: self.reference(link)?, arguments: link.arguments.clone() })
+            }),
             sensitive: own.sensitive.clone(),
             vary_on: own.vary_on.clone(),
             allow: own.allow,
@@ -446,6 +452,23 @@ impl Maker<'_> {
         };
         operation.fingerprint = fingerprint(&operation, own);
         Some(operation)
+    }
+
+    fn verification(&self, spec: Option<&Spec>) -> Verification {
+        let evidence = spec.and_then(|spec| spec.evidence.as_ref());
+        match evidence.map(|evidence| &evidence.verification) {
+            None => Verification::None,
+            Some(Verification::Plan(plan)) => {
+                let mut plan = Plan::clone(plan);
+                for stage in &mut plan.stages {
+                    if let StageSource::Readback { probe, .. } = &mut stage.source {
+                        probe.is_declared = self.index.probe_targets.contains(&probe.target);
+                    }
+                }
+                Verification::Plan(Arc::new(plan))
+            }
+            Some(verification) => verification.clone(),
+        }
     }
 
     fn follow_up(&self, link: &Linked, deadline: Option<Deadline>) -> Option<FollowUp> {
@@ -463,6 +486,7 @@ impl Maker<'_> {
             target: target.target.clone()?,
             class: self.served_as.get(link.target)?.resolved.class,
             body_type: body_type(target),
+            allow: target.allow,
         })
     }
 }
@@ -475,11 +499,6 @@ fn body_type(declared: &Declared<'_>) -> BodyType {
 fn carrier(spec: Option<&Spec>) -> Carrier {
     spec.and_then(|spec| spec.carrier.as_ref())
         .map_or_else(Carrier::unsupported, |(carrier, _)| carrier.clone())
-}
-
-fn verification(spec: Option<&Spec>) -> Verification {
-    spec.and_then(|spec| spec.evidence.as_ref())
-        .map_or(Verification::None, |evidence| evidence.verification.clone())
 }
 
 /// What a confirmation is bound to: the block as it was written, and all that other blocks and the
@@ -508,6 +527,7 @@ fn fingerprint(operation: &Operation, own: &Declared<'_>) -> Digest {
             .as_ref()
             .and_then(|draft| draft.discard.as_ref())
             .map(|follow_up| &follow_up.reference),
+        operation.before.as_ref().map(|before| &before.reference),
     ];
     for reference in references {
         match reference {

@@ -8,10 +8,11 @@ use std::collections::{HashMap, HashSet};
 
 use crate::contract::class::{Class, Kind, Level};
 use crate::contract::key::Place;
-use crate::contract::operation::{Argument, Target};
+use crate::contract::operation::{Argument, Target, Verification};
+use crate::contract::plan::Source;
 use crate::contract::template::Part;
 
-use super::diagnostic::{At, Findings, Source};
+use super::diagnostic::{At, Findings, Source as File};
 use super::effect::{Effect, Named, RawFollowUp};
 use super::effect_spec;
 use super::file::{Declared, Defaults};
@@ -43,12 +44,15 @@ pub(super) struct Links {
     pub(super) draft: Option<Linked>,
     pub(super) promote: Option<Linked>,
     pub(super) discard: Option<Linked>,
+    pub(super) before: Option<Linked>,
 }
 
 /// All operations, by what names them.
 pub(super) struct Index<'d> {
     pub(super) declared: &'d [Declared<'d>],
     pub(super) resolved: Vec<Resolved>,
+    /// The ids of probe targets that are this upstream.
+    pub(super) probe_targets: HashSet<String>,
     by_id: HashMap<&'d str, usize>,
     by_tool: HashMap<&'d str, usize>,
 }
@@ -89,9 +93,10 @@ fn level_by_class(class: Class, is_destructive: bool, defaults: &Defaults) -> Le
 impl<'d> Index<'d> {
     pub(super) fn new(
         findings: &mut Findings,
-        sources: &[Source],
+        sources: &[File],
         declared: &'d [Declared<'d>],
         defaults: &[Defaults],
+        probe_targets: HashSet<String>,
     ) -> Self {
         let get_writes = defaults.iter().any(|defaults| defaults.get_writes);
         let mut by_id: HashMap<&str, usize> = HashMap::new();
@@ -124,7 +129,7 @@ impl<'d> Index<'d> {
             let confirm = confirm_of(&mut reading, operation, class, &defaults);
             resolved.push(Resolved { class, kind, confirm });
         }
-        Self { declared, resolved, by_id, by_tool }
+        Self { declared, resolved, probe_targets, by_id, by_tool }
     }
 
     /// Every id.
@@ -146,13 +151,13 @@ impl<'d> Index<'d> {
 }
 
 /// Where findings about an operation's effect block go.
-fn effect_at<'a>(sources: &'a [Source], declared: &'a Declared<'_>) -> Option<At<'a>> {
+fn effect_at<'a>(sources: &'a [File], declared: &'a Declared<'_>) -> Option<At<'a>> {
     let source = sources.get(declared.effect_file)?;
     Some(At { file: declared.effect_file, source, operation: Some(declared.id.as_str()) })
 }
 
 /// Where findings about an operation go.
-pub(super) fn at<'a>(sources: &'a [Source], declared: &'a Declared<'_>) -> Option<At<'a>> {
+pub(super) fn at<'a>(sources: &'a [File], declared: &'a Declared<'_>) -> Option<At<'a>> {
     let source = sources.get(declared.file)?;
     Some(At { file: declared.file, source, operation: Some(declared.id.as_str()) })
 }
@@ -183,7 +188,7 @@ fn confirm_of(
 /// Checks one operation against all others and links its follow-ups.
 pub(super) fn operation(
     findings: &mut Findings,
-    sources: &[Source],
+    sources: &[File],
     index: &Index<'_>,
     position: usize,
 ) -> Links {
@@ -201,6 +206,7 @@ pub(super) fn operation(
     class_rules(&mut reading, effect, resolved);
     effect_spec::check(&mut reading, &effect.spec, resolved.class == Class::Read, effect.anchor);
     lints(&mut reading, declared, effect, resolved);
+    probe_targets(&mut reading, effect, index);
     interface::carrier(&mut reading, declared, effect);
     interface::evidence(&mut reading, declared, effect);
     interface::deadlines(&mut reading, declared, effect);
@@ -220,10 +226,24 @@ pub(super) fn operation(
     if let (Some(raw), Some(linked)) = (&effect.inverse, &links.inverse) {
         link.restores_request(raw, linked, resolved);
     }
-    if let Some(raw) = &declared.before {
-        link.before(raw);
-    }
+    links.before = declared.before.as_ref().and_then(|raw| link.before(raw));
     links
+}
+
+/// A stage whose probe goes nowhere proves nothing.
+fn probe_targets(reading: &mut Reading<'_>, effect: &Effect, index: &Index<'_>) {
+    let Some(evidence) = &effect.spec.evidence else { return };
+    let Verification::Plan(plan) = &evidence.verification else { return };
+    for stage in &plan.stages {
+        if let Source::Readback { probe, .. } = &stage.source
+            && !index.probe_targets.contains(&probe.target)
+        {
+            let message = format!("no probe target `{}` is declared", probe.target);
+            reading
+                .warning("spec/probe_target_undeclared", evidence.span, message)
+                .help("add it to `probe_targets`; until then the stage is not evaluated");
+        }
+    }
 }
 
 fn method_rules(reading: &mut Reading<'_>, declared: &Declared<'_>, resolved: &Resolved) {

@@ -17,9 +17,9 @@ const CODES: &[(&str, &str)] = &[
          there is none; use `type: tool`, or `compensate`.",
     ),
     (
-        "effect/before_not_taken",
-        "A read before the call (`before`) is accepted in the file and not made. Nothing is \
-         kept of the state before.",
+        "effect/before_missing",
+        "A mapping reads the state before the call (`before.<path>`), and the operation does \
+         not declare that it be read. Declare `before` beside `effect`.",
     ),
     (
         "effect/carrier_name",
@@ -442,8 +442,8 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "spec/plan_not_evaluated",
-        "A plan is checked whole and not evaluated: the verdict of its operation is \
-         inconclusive.",
+        "Events are not heard here: a stage that waits for one is reported as not evaluated, \
+         and proves nothing.",
     ),
     ("spec/plan_without_stages", "EffectSpec PlanWithoutStages: write `{type: none}`."),
     ("spec/pointer_too_long", "EffectSpec PointerTooLong: at most 512 bytes."),
@@ -452,6 +452,16 @@ const CODES: &[(&str, &str)] = &[
         "EffectSpec Probe: the target is a slug, the path starts with `/`, at most 8 \
          parameters with names of their own, `decisive_negative` is 404 or 410, and an MCP \
          probe takes nothing from the request.",
+    ),
+    (
+        "spec/probe_target_elsewhere",
+        "A probe target that says more than its `type` is another host than the upstream. \
+         Probes go to the upstream only.",
+    ),
+    (
+        "spec/probe_target_undeclared",
+        "A readback goes only where `probe_targets` says. A stage whose target is not \
+         declared is not evaluated.",
     ),
     (
         "spec/protected_header",

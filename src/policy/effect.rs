@@ -281,7 +281,11 @@ fn follow_up(
     shape: Shape<'_>,
 ) -> Option<RawFollowUp> {
     let fields = reading.fields(node, name, &["operation", "arguments", "deadline"])?;
-    let reference = reference(reading, &fields, shape, Roots::FOLLOW_UP);
+    let roots = match name {
+        "promote" | "discard" => Roots::BRANCH,
+        _ => Roots::FOLLOW_UP,
+    };
+    let reference = reference(reading, &fields, shape, roots);
     let deadline = fields.get("deadline").and_then(|node| deadline(reading, node, shape));
     Some(RawFollowUp { span: node.span, reference: reference?, deadline })
 }

@@ -8,8 +8,7 @@
 //! refuse is refused as `policy/wrong_type`, `policy/unknown_member`, `policy/unknown_word` or
 //! `policy/missing_member`. The rules that no validator checks are findings here too.
 //!
-//! Plans are validated whole and not evaluated: the verdict of such an operation is inconclusive,
-//! and a warning says so.
+//! Plans are read by [`super::plan`].
 
 use crate::contract::class::Kind;
 use crate::contract::key::Carrier;

@@ -197,7 +197,7 @@ fn tell(
     is_undeclared_read: bool,
     told: &mut Explained,
 ) {
-    let scope = Scope { request, response: None, key: None };
+    let scope = Scope { before: None, request, response: None, key: None };
     match choose(found, &scope) {
         Choice::Declared(served) => {
             reasons(found, served, &scope, told);
@@ -340,7 +340,7 @@ fn value_of(path: &Path, scope: &Scope<'_>) -> String {
         (Root::Request, Some(found)) => found.to_json().into_owned(),
         (Root::Request, None) if path.optional => format!("left out ({path} names nothing)"),
         (Root::Request, None) => format!("unavailable ({path} names nothing)"),
-        (Root::Key | Root::Response, _) => path.to_string(),
+        (Root::Before | Root::Key | Root::Response, _) => path.to_string(),
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) struct Defaults {
 /// One file as it was read.
 pub(super) struct File<'d> {
     pub(super) defaults: Defaults,
+    /// The ids of probe targets that are this upstream.
+    pub(super) probe_targets: Vec<String>,
     pub(super) operations: Vec<Declared<'d>>,
 }
 
@@ -209,8 +211,9 @@ pub(super) fn read<'d>(
             }
         }
     }
+    let mut targets = Vec::new();
     if let Some(node) = fields.get("probe_targets") {
-        probe_targets(&mut reading, node);
+        targets = probe_targets(&mut reading, node);
     }
     let defaults =
         fields.get("defaults").and_then(|node| defaults(&mut reading, node)).unwrap_or_default();
@@ -223,7 +226,7 @@ pub(super) fn read<'d>(
             operations.extend(operation(findings, at, entry, catalogs));
         }
     }
-    Some(File { defaults, operations })
+    Some(File { defaults, probe_targets: targets, operations })
 }
 
 fn defaults(reading: &mut Reading<'_>, node: &Node) -> Option<Defaults> {
@@ -256,23 +259,39 @@ fn defaults(reading: &mut Reading<'_>, node: &Node) -> Option<Defaults> {
     })
 }
 
-/// Where probes of verification plans go. Plans are not evaluated, so only the shape is read.
-fn probe_targets(reading: &mut Reading<'_>, node: &Node) {
+/// Where probes of verification plans go: the ids of those that are this upstream.
+///
+/// A target is written by its id, or in a list with `probe_target_id`. One that says more than its
+/// `type` is another host, which nobody here reads.
+fn probe_targets(reading: &mut Reading<'_>, node: &Node) -> Vec<String> {
+    let mut targets = Vec::new();
+    let mut target = |reading: &mut Reading<'_>, id: Option<&str>, node: &Node| {
+        let Some(fields) = reading.mapping(node, "a probe target") else { return };
+        if let Some(node) = fields.require(reading, "type") {
+            let _ = reading.word(node, "type of probe target", &[("http", ()), ("mcp", ())]);
+        }
+        let id = id.or_else(|| fields.get("probe_target_id")?.as_str());
+        let own = ["type", "probe_target_id"];
+        let is_elsewhere =
+            fields.node.entries().iter().any(|entry| !own.contains(&entry.name.as_str()));
+        if is_elsewhere {
+            reading
+                .warning("spec/probe_target_elsewhere", node.span, "probes go to the upstream only")
+                .help("its stages are reported as not evaluated");
+        } else {
+            targets.extend(id.map(str::to_owned));
+        }
+    };
     if let Some(elements) = node.as_sequence() {
         for element in elements {
-            if let Some(fields) = reading.mapping(element, "a probe target") {
-                let _ = fields.require(reading, "type");
-            }
+            target(reading, None, element);
         }
-        return;
-    }
-    if let Some(mapping) = reading.mapping(node, "`probe_targets`") {
+    } else if let Some(mapping) = reading.mapping(node, "`probe_targets`") {
         for entry in mapping.node.entries() {
-            if let Some(fields) = reading.mapping(&entry.value, "a probe target") {
-                let _ = fields.require(reading, "type");
-            }
+            target(reading, Some(entry.name.as_str()), &entry.value);
         }
     }
+    targets
 }
 
 fn operation<'d>(
@@ -648,14 +667,10 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
                 .help("all of none hold on every answer; list what says that nothing was done");
         }
     }
-    if let Some(entry) = fields.entry("before") {
-        if let Some(before) = reading.fields(&entry.value, "`before`", &["operation", "arguments"])
-        {
-            declared.before = effect::reference(reading, &before, declared.shape(), Roots::REQUEST);
-        }
-        reading
-            .warning("effect/before_not_taken", entry.span, "before-images are not taken yet")
-            .help("the operation runs without one");
+    if let Some(node) = fields.get("before")
+        && let Some(before) = reading.fields(node, "`before`", &["operation", "arguments"])
+    {
+        declared.before = effect::reference(reading, &before, declared.shape(), Roots::REQUEST);
     }
 }
 

@@ -11,6 +11,7 @@ use super::catalog::MAX_CATALOG;
 use super::diagnostic::{At, Diagnostic, Findings, Severity, Source};
 use super::tree::Span;
 use super::{Compiled, compile_with};
+use crate::files;
 
 /// The most files of one policy directory.
 pub const MAX_FILES: usize = 1_000;
@@ -94,7 +95,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         let path = entry.path();
         if path.is_dir() && !name.starts_with('.') {
             folders.push(path);
-        } else if is_policy_name(&name) && path.is_file() {
+        } else if is_policy_name(&name) {
             found.push(directory.to_owned());
             return;
         }
@@ -121,12 +122,8 @@ fn read_catalog(directory: &Path, name: &str) -> Result<String, String> {
         return Err("it is not below the policy directory".to_owned());
     }
     let path = directory.join(path);
-    let length = std::fs::metadata(&path).map_err(|error| error.to_string())?.len();
-    if usize::try_from(length).is_ok_and(|length| length > MAX_CATALOG) {
-        return Err(format!("it has over {MAX_CATALOG} bytes"));
-    }
-    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+    let most = u64::try_from(MAX_CATALOG).unwrap_or(u64::MAX);
+    files::read_text(&path, most).map_err(|error| error.to_string())
 }
 
 /// The policy files of a directory, or the name and the reason of what could not be read.
@@ -150,28 +147,26 @@ fn read_directory(directory: &Path) -> Result<Vec<(String, String)>, (String, St
         let message = format!("{} policy files; at most {MAX_FILES} are read", names.len());
         return Err((shown, message));
     }
-    let mut files = Vec::with_capacity(names.len());
+    let mut read = Vec::with_capacity(names.len());
     let mut total: usize = 0;
     for name in names {
         let path = directory.join(&name);
-        let metadata = std::fs::metadata(&path)
-            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
-        // A folder; or a pipe, on which a read would wait for ever.
-        if !metadata.is_file() {
+        if path.is_dir() {
             continue;
         }
-        let bytes = std::fs::read(&path)
-            .map_err(|error| fault(&name, "the file cannot be read", &error))?;
-        total = total.saturating_add(bytes.len());
-        if total > MAX_TOTAL {
-            let message = format!("the policy files have over {MAX_TOTAL} bytes together");
-            return Err((shown, message));
-        }
-        let text = String::from_utf8(bytes)
-            .map_err(|_| (name.clone(), "the file is not UTF-8".to_owned()))?;
-        files.push((name, text));
+        let left = u64::try_from(MAX_TOTAL.saturating_sub(total)).unwrap_or(u64::MAX);
+        let text = match files::read_text(&path, left) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+                let message = format!("the policy files have over {MAX_TOTAL} bytes together");
+                return Err((shown, message));
+            }
+            Err(error) => return Err(fault(&name, "the file cannot be read", &error)),
+        };
+        total = total.saturating_add(text.len());
+        read.push((name, text));
     }
-    Ok(files)
+    Ok(read)
 }
 
 #[cfg(test)]

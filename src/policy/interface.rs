@@ -64,6 +64,8 @@ pub(super) fn path_types(source: &Declared<'_>, path: &Path, slot: &Slot) -> Opt
         }
     };
     match path.root {
+        // What another operation's answer has is of that operation's schema.
+        Root::Before => None,
         Root::Key => Some(Types::STRING),
         Root::Response => walk(&interface.response_schemas, interface.response?, &path.segments),
         Root::Request if interface.transport == Transport::Tool => {

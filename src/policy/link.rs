@@ -23,6 +23,7 @@ use super::interface;
 use super::paths;
 use super::reading::{Reading, list};
 use super::schema::Types;
+use super::tree::Span;
 
 /// Looks one operation's references up.
 pub(super) struct Linking<'r, 'a> {
@@ -118,10 +119,24 @@ impl<'a> Linking<'_, 'a> {
         }
     }
 
-    pub(super) fn before(&mut self, raw: &RawReference) {
-        if let Some(target) = self.target(raw, Wanted::Read) {
-            let _linked = self.arguments(raw, target, None);
-        }
+    pub(super) fn before(&mut self, raw: &RawReference) -> Option<Linked> {
+        let target = self.target(raw, Wanted::Read)?;
+        self.arguments(raw, target, None)
+    }
+
+    /// A path into the state before the call: it must be read, and its answer must have it.
+    fn before_path(&mut self, span: Span, path: &Path) -> Option<Path> {
+        let declared = self.index.declared.get(self.own)?;
+        let Some(before) = &declared.before else {
+            self.reading
+                .error("effect/before_missing", span, "the state before the call is not read")
+                .help("declare `before: { operation: ..., arguments: ... }` beside `effect`");
+            return None;
+        };
+        // A target that is not there has an error of its own.
+        let Some(target) = self.index.find(&before.named) else { return Some(path.clone()) };
+        let shape = self.index.declared.get(target)?.shape();
+        paths::in_answer(&mut self.reading, span, path.clone(), shape)
     }
 
     fn target(&mut self, raw: &RawReference, wanted: Wanted) -> Option<usize> {
@@ -195,6 +210,9 @@ impl<'a> Linking<'_, 'a> {
         let mut is_whole = raw.is_whole;
         for argument in &raw.arguments {
             let mapping = match (&argument.mapping, source) {
+                (Mapping::Path(path), _) if path.root == Root::Before => {
+                    self.before_path(argument.value_span, path).map(Mapping::Path)
+                }
                 (Mapping::Path(path), Some(_)) => {
                     let (span, shape) = (argument.value_span, source_operation.shape());
                     paths::in_shape(&mut self.reading, span, path.clone(), shape).map(Mapping::Path)
@@ -497,7 +515,7 @@ impl<'a> Linking<'_, 'a> {
                     raw.span,
                     "the inverse sends only what the call itself sent",
                 )
-                .help("the state before is not in the request; map it from the answer");
+                .help("declare `before`, and map the old values from `before.<path>`");
         }
     }
 }

@@ -46,6 +46,7 @@ impl<'s> Shape<'s> {
 /// Which roots a place allows (standards 5.3).
 #[derive(Clone, Copy)]
 pub(super) struct Roots {
+    before: bool,
     key: bool,
     request: bool,
     response: bool,
@@ -54,20 +55,24 @@ pub(super) struct Roots {
 
 impl Roots {
     pub(super) const FOLLOW_UP: Self =
-        Self { key: false, request: true, response: true, place: "a follow-up" };
+        Self { before: true, key: false, request: true, response: true, place: "a follow-up" };
+    /// What a draft's follow-ups read is the draft call, which has no state before it.
+    pub(super) const BRANCH: Self =
+        Self { before: false, place: "a draft's follow-up", ..Self::FOLLOW_UP };
     pub(super) const LOOKUP_BY_KEY: Self =
-        Self { key: true, request: true, response: false, place: "a lookup by key" };
+        Self { before: false, key: true, request: true, response: false, place: "a lookup by key" };
     pub(super) const LOOKUP_BY_ID: Self =
-        Self { key: true, request: true, response: true, place: "a lookup" };
+        Self { before: false, key: true, request: true, response: true, place: "a lookup" };
     pub(super) const REQUEST: Self =
-        Self { key: false, request: true, response: false, place: "this place" };
+        Self { before: false, key: false, request: true, response: false, place: "this place" };
     pub(super) const DRAFT: Self =
-        Self { key: false, request: true, response: false, place: "a draft" };
+        Self { before: false, key: false, request: true, response: false, place: "a draft" };
     pub(super) const RESPONSE: Self =
-        Self { key: false, request: false, response: true, place: "this place" };
+        Self { before: false, key: false, request: false, response: true, place: "this place" };
 
     fn allows(self, root: Root) -> bool {
         match root {
+            Root::Before => self.before,
             Root::Key => self.key,
             Root::Request => self.request,
             Root::Response => self.response,
@@ -75,8 +80,12 @@ impl Roots {
     }
 
     fn words(self) -> String {
-        let roots =
-            [(self.request, "request"), (self.response, "response"), (self.key, "idempotency_key")];
+        let roots = [
+            (self.request, "request"),
+            (self.response, "response"),
+            (self.before, "before"),
+            (self.key, "idempotency_key"),
+        ];
         let allowed: Vec<&str> =
             roots.iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, word)| *word).collect();
         list(&allowed)
@@ -128,8 +137,9 @@ pub(super) fn in_shape(
     shape: Shape<'_>,
 ) -> Option<Path> {
     match (path.root, shape) {
-        (Root::Key, _) | (_, Shape::Unknown) => Some(path),
-        (Root::Response, _) => answer(reading, span, path, shape),
+        // Whether there is a state before, only all files together show.
+        (Root::Before | Root::Key, _) | (_, Shape::Unknown) => Some(path),
+        (Root::Response, _) => in_answer(reading, span, path, shape),
         (Root::Request, Shape::Http(template, interface)) => {
             http_request(reading, span, path, template, interface)
         }
@@ -142,7 +152,13 @@ pub(super) fn in_shape(
     }
 }
 
-fn answer(reading: &mut Reading<'_>, span: Span, path: Path, shape: Shape<'_>) -> Option<Path> {
+/// Looks for what a path names in the answer of a call.
+pub(super) fn in_answer(
+    reading: &mut Reading<'_>,
+    span: Span,
+    path: Path,
+    shape: Shape<'_>,
+) -> Option<Path> {
     let Some(interface) = shape.interface() else { return Some(path) };
     let Some(schema) = interface.response else {
         if interface.is_response_empty {

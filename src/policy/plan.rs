@@ -1,12 +1,16 @@
 //! Verification plans: evidence in stages (EffectSpec).
 //!
-//! A plan is checked whole and not evaluated; the verdict of its operation is inconclusive.
+//! Read here: what one plan says by itself. Whether its probes' targets are declared is for
+//! [`super::check`], which knows all files.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crate::contract::class::Kind;
 use crate::contract::operation::Verification;
+use crate::contract::plan::{Input, Parameter, Plan, Probe, ProbeCall, Source, Stage};
 use crate::contract::pointer::Pointer;
+use crate::contract::template::Template;
 
 use super::assertions::{Form, assertions};
 use super::effect_spec::{Ceiling, Evidence, Transport};
@@ -48,16 +52,16 @@ pub(super) fn read(reading: &mut Reading<'_>, node: &Node, kind: Option<Kind>) -
         reading.error("spec/too_many_stages", first_over.span, "over 8 stages").help("at most 8");
     }
     let mut ids = HashSet::new();
-    let read: Vec<Stage<'_>> = stages
+    let read: Vec<Checked<'_>> = stages
         .iter()
         .take(MAX_STAGES)
         .filter_map(|node| stage(reading, node, kind, deadline.map(|(at, _)| at), &mut ids))
         .collect();
     let completion = fields.require(reading, "completion");
-    let accepted_claims = completion.map(|node| completion_claims(reading, node));
-    if let Some(claims) = accepted_claims.filter(|claims| !claims.is_empty())
+    let acceptable = completion.map(|node| acceptable(reading, node)).unwrap_or_default();
+    if !acceptable.is_empty()
         && !read.is_empty()
-        && !read.iter().any(|stage| claims.contains(&stage.claim))
+        && !read.iter().any(|stage| acceptable.iter().any(|(claim, _)| claim == stage.claim))
     {
         reading
             .warning(
@@ -67,20 +71,32 @@ pub(super) fn read(reading: &mut Reading<'_>, node: &Node, kind: Option<Kind>) -
             )
             .help("let a stage claim what `completion.acceptable` names");
     }
-    reading
-        .warning("spec/plan_not_evaluated", node.span, "plans are checked and not evaluated here")
-        .help("the verdict is inconclusive; use a `response_binding` for what the answer shows");
+    if read.iter().any(|stage| stage.ceiling == Ceiling::Webhook) {
+        reading
+            .warning("spec/plan_not_evaluated", node.span, "events are not heard here")
+            .help("a `webhook` stage is reported as not evaluated; add a `readback` for its claim");
+    }
+    let is_empty = read.iter().all(|stage| stage.is_empty);
+    let ceiling = read.iter().map(|stage| stage.ceiling).max().unwrap_or(Ceiling::None);
+    let plan = Plan {
+        deadline_ms: deadline.map_or(0, |(deadline_s, _)| deadline_s.saturating_mul(1000)),
+        stages: read.into_iter().filter_map(|stage| stage.stage).collect(),
+        acceptable,
+    };
     Some(Evidence {
-        verification: Verification::Plan,
+        verification: Verification::Plan(Arc::new(plan)),
         span: node.span,
-        ceiling: read.iter().map(|stage| stage.ceiling).max().unwrap_or(Ceiling::None),
+        ceiling,
         // A plan without stages has its own error.
-        is_empty: !stages.is_empty() && read.iter().all(|stage| stage.is_empty),
+        is_empty: !stages.is_empty() && is_empty,
         is_none: false,
     })
 }
 
-struct Stage<'t> {
+/// A stage as it was read.
+struct Checked<'t> {
+    /// `None`: a part of it has an error of its own.
+    stage: Option<Stage>,
     claim: &'t str,
     ceiling: Ceiling,
     is_empty: bool,
@@ -92,7 +108,7 @@ fn stage<'t>(
     kind: Option<Kind>,
     deadline_s: Option<u64>,
     ids: &mut HashSet<&'t str>,
-) -> Option<Stage<'t>> {
+) -> Option<Checked<'t>> {
     let what = "a stage";
     let fields = reading.mapping(node, what)?;
     let kind_node = fields.require(reading, "kind")?;
@@ -124,8 +140,10 @@ fn stage<'t>(
         Some(id)
     });
     let claim = fields.require(reading, "claim").and_then(|node| reading.text(node, "`claim`"));
+    let mut after_ms = 0;
     if let Some(node) = fields.get("after_s") {
         let after_s = reading.integer(node, "`after_s`", 0);
+        after_ms = after_s.unwrap_or(0).saturating_mul(1000);
         if let (Some(after_s), Some(deadline_s)) = (after_s, deadline_s)
             && after_s > deadline_s
         {
@@ -134,23 +152,33 @@ fn stage<'t>(
                 .help("`after_s` is at most the plan's `deadline_s`");
         }
     }
-    match ceiling {
+    let source = match ceiling {
         Ceiling::Readback => {
-            if let Some(node) = fields.require(reading, "probe") {
-                probe(reading, node);
-            }
+            let node = fields.require(reading, "probe");
+            let probe = node.and_then(|node| probe(reading, node));
+            probe.map(|probe| Source::Readback { after_ms, probe })
         }
-        Ceiling::Webhook => event_types(reading, &fields, id),
-        Ceiling::None | Ceiling::Response => {}
-    }
+        Ceiling::Webhook => {
+            event_types(reading, &fields, id);
+            Some(Source::Webhook)
+        }
+        Ceiling::None | Ceiling::Response => Some(Source::Immediate),
+    };
     let list = fields.require(reading, "assertions")?;
     let form = Form::Stage {
         is_immediate: ceiling == Ceiling::Response,
         is_delete: kind == Some(Kind::Delete),
     };
-    let _checked = assertions(reading, list, form);
+    let assertions = assertions(reading, list, form);
     let is_empty = list.as_sequence().is_some_and(<[Node]>::is_empty);
-    Some(Stage { claim: claim?, ceiling, is_empty })
+    let claim = claim?;
+    let stage = id.zip(source).map(|(id, source)| Stage {
+        id: id.to_owned(),
+        claim: claim.to_owned(),
+        source,
+        assertions,
+    });
+    Some(Checked { stage, claim, ceiling, is_empty })
 }
 
 fn event_types(reading: &mut Reading<'_>, fields: &Fields<'_>, id: Option<&str>) {
@@ -168,14 +196,14 @@ fn event_types(reading: &mut Reading<'_>, fields: &Fields<'_>, id: Option<&str>)
     }
 }
 
-/// The claims that complete a plan.
-fn completion_claims<'t>(reading: &mut Reading<'_>, node: &'t Node) -> Vec<&'t str> {
-    let mut claims = Vec::new();
+/// The claims that complete a plan, each with its trust.
+fn acceptable(reading: &mut Reading<'_>, node: &Node) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
     let Some(fields) = reading.fields(node, "`completion`", &["acceptable"]) else {
-        return claims;
+        return pairs;
     };
-    let Some(list) = fields.require(reading, "acceptable") else { return claims };
-    let Some(elements) = reading.sequence(list, "`acceptable`") else { return claims };
+    let Some(list) = fields.require(reading, "acceptable") else { return pairs };
+    let Some(elements) = reading.sequence(list, "`acceptable`") else { return pairs };
     if elements.is_empty() {
         reading
             .error("spec/empty_completion_predicate", list.span, "the plan can never complete")
@@ -185,26 +213,28 @@ fn completion_claims<'t>(reading: &mut Reading<'_>, node: &'t Node) -> Vec<&'t s
         let Some(pair) = reading.fields(element, "an acceptable pair", &["claim", "trust"]) else {
             continue;
         };
-        if let Some(node) = pair.require(reading, "claim") {
-            claims.extend(reading.text(node, "`claim`"));
-        }
-        if let Some(node) = pair.require(reading, "trust")
-            && reading.text(node, "`trust`") == Some("untrusted")
-        {
+        let claim = pair.require(reading, "claim");
+        let claim = claim.and_then(|node| reading.text(node, "`claim`"));
+        let trust = pair.require(reading, "trust");
+        let text = trust.and_then(|node| reading.text(node, "`trust`"));
+        if let (Some(node), Some("untrusted")) = (trust, text) {
             reading
                 .error("spec/untrusted_cannot_verify", node.span, "`untrusted` proves nothing")
                 .help("name a source that can be trusted, such as `gateway_observed`");
         }
+        if let (Some(claim), Some(trust)) = (claim, text) {
+            pairs.push((claim.to_owned(), trust.to_owned()));
+        }
     }
-    claims
+    pairs
 }
 
-fn probe(reading: &mut Reading<'_>, node: &Node) {
+fn probe(reading: &mut Reading<'_>, node: &Node) -> Option<Probe> {
     let what = "a probe";
-    let Some(fields) = reading.mapping(node, what) else { return };
-    let Some(transport_node) = fields.require(reading, "transport") else { return };
+    let fields = reading.mapping(node, what)?;
+    let transport_node = fields.require(reading, "transport")?;
     let words = [("http", Transport::Http), ("mcp", Transport::Tool)];
-    let Some(transport) = reading.word(transport_node, "probe transport", &words) else { return };
+    let transport = reading.word(transport_node, "probe transport", &words)?;
     let known: &[&'static str] = match transport {
         Transport::Http => &[
             "transport",
@@ -219,61 +249,101 @@ fn probe(reading: &mut Reading<'_>, node: &Node) {
             &["transport", "probe_target_id", "tool", "arguments", "decisive_negative"]
         }
     };
-    if reading.fields(node, what, known).is_none() {
-        return;
-    }
-    if let Some(node) = fields.require(reading, "probe_target_id") {
-        let is_slug = reading.text(node, "`probe_target_id`").is_none_or(|id| {
-            id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-                && id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
-        });
+    reading.fields(node, what, known)?;
+    let target = fields.require(reading, "probe_target_id").and_then(|node| {
+        let id = reading.text(node, "`probe_target_id`")?;
+        let is_slug = id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'));
         if !is_slug {
             probe_error(reading, node.span, "`probe_target_id` is no slug", "use `a-z0-9_-`");
         }
-    }
-    let lists: &[&str] = match transport {
+        Some(id.to_owned())
+    });
+    let mut count = 0_usize;
+    let mut list = |reading: &mut Reading<'_>, name: &str| {
+        parameters(reading, &fields, name, transport, &mut count)
+    };
+    let call = match transport {
         Transport::Http => {
-            if let Some(node) = fields.require(reading, "method") {
-                let _ = reading.text(node, "`method`");
+            let is_get = fields.require(reading, "method").is_some_and(|node| {
+                let method = reading.text(node, "`method`");
+                if method.is_some_and(|method| method != "GET") {
+                    probe_error(reading, node.span, "a probe changes nothing", "use `GET`");
+                }
+                method == Some("GET")
+            });
+            let template = fields.require(reading, "path_template").and_then(|node| {
+                let path = reading.text(node, "`path_template`")?;
+                if !path.starts_with('/') {
+                    let help = "a probe stays on its target: write the path only";
+                    probe_error(reading, node.span, "`path_template` must start with `/`", help);
+                    return None;
+                }
+                match Template::parse(path) {
+                    Ok(template) => Some((template, node.span)),
+                    Err(error) => {
+                        let help = "write `/v1/things/{id}`";
+                        probe_error(reading, node.span, error.reason, help);
+                        None
+                    }
+                }
+            });
+            let path = list(reading, "path_params");
+            let query = list(reading, "query_params");
+            if let Some((template, span)) = &template {
+                let named = |name: &str| path.iter().any(|parameter| parameter.name == name);
+                if template.names().any(|name| !named(name)) {
+                    let message = "a parameter of `path_template` has no value";
+                    probe_error(reading, *span, message, "name it in `path_params`");
+                }
             }
-            if let Some(node) = fields.require(reading, "path_template")
-                && reading.text(node, "`path_template`").is_some_and(|path| !path.starts_with('/'))
-            {
-                let help = "a probe stays on its target: write the path only";
-                probe_error(reading, node.span, "`path_template` must start with `/`", help);
-            }
-            &["path_params", "query_params"]
+            template.filter(|_| is_get).map(|(template, _)| ProbeCall::Http {
+                template,
+                path,
+                query,
+            })
         }
         Transport::Tool => {
-            if let Some(node) = fields.require(reading, "tool") {
-                let _ = reading.text(node, "`tool`");
-            }
-            &["arguments"]
+            let name = fields.require(reading, "tool");
+            let name = name.and_then(|node| reading.text(node, "`tool`"));
+            let arguments = list(reading, "arguments");
+            name.map(|name| ProbeCall::Tool { name: name.to_owned(), arguments })
         }
     };
-    let mut count = 0_usize;
-    for list in lists {
-        let Some(node) = fields.get(list) else { continue };
-        let Some(elements) = reading.sequence(node, "the parameters") else { continue };
-        let mut names = HashSet::new();
-        for element in elements {
-            count = count.saturating_add(1);
-            parameter(reading, element, transport, &mut names);
-        }
-    }
     if count > MAX_PARAMETERS {
         probe_error(reading, node.span, "over 8 parameters", "at most 8");
     }
+    let mut decisive_negative = Vec::new();
     if let Some(node) = fields.get("decisive_negative") {
         for element in reading.sequence(node, "`decisive_negative`").unwrap_or_default() {
-            let is_known =
-                matches!(&element.data, Data::Number(text) if text == "404" || text == "410");
-            if !is_known {
-                let message = "only 404 and 410 say that something is not there";
-                probe_error(reading, element.span, message, "remove it");
+            match &element.data {
+                Data::Number(text) if text == "404" => decisive_negative.push(404),
+                Data::Number(text) if text == "410" => decisive_negative.push(410),
+                _ => {
+                    let message = "only 404 and 410 say that something is not there";
+                    probe_error(reading, element.span, message, "remove it");
+                }
             }
         }
     }
+    Some(Probe { target: target?, is_declared: false, call: call?, decisive_negative })
+}
+
+fn parameters(
+    reading: &mut Reading<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    transport: Transport,
+    count: &mut usize,
+) -> Vec<Parameter> {
+    let Some(node) = fields.get(name) else { return Vec::new() };
+    let elements = reading.sequence(node, "the parameters").unwrap_or_default();
+    let mut names = HashSet::new();
+    *count = count.saturating_add(elements.len());
+    elements
+        .iter()
+        .filter_map(|element| parameter(reading, element, transport, &mut names))
+        .collect()
 }
 
 fn parameter<'t>(
@@ -281,35 +351,47 @@ fn parameter<'t>(
     node: &'t Node,
     transport: Transport,
     names: &mut HashSet<&'t str>,
-) {
-    let Some(fields) = reading.fields(node, "a probe parameter", &["name", "input"]) else {
-        return;
-    };
-    if let Some(node) = fields.require(reading, "name")
-        && reading.text(node, "`name`").is_some_and(|name| !names.insert(name))
-    {
-        probe_error(reading, node.span, "a parameter given twice", "keep one of them");
+) -> Option<Parameter> {
+    #[derive(Clone, Copy)]
+    enum From {
+        Id,
+        Literal,
+        Request,
     }
-    let Some(input) = fields.require(reading, "input") else { return };
-    let Some(input_fields) = reading.fields(input, "`input`", &["from", "pointer", "value"]) else {
-        return;
+    let fields = reading.fields(node, "a probe parameter", &["name", "input"])?;
+    let name = fields.require(reading, "name").and_then(|node| {
+        let name = reading.text(node, "`name`")?;
+        if !names.insert(name) {
+            probe_error(reading, node.span, "a parameter given twice", "keep one of them");
+        }
+        Some(name.to_owned())
+    });
+    let input = fields.require(reading, "input")?;
+    let fields = reading.fields(input, "`input`", &["from", "pointer", "value"])?;
+    let from = fields.require(reading, "from")?;
+    let words =
+        [("request_pointer", From::Request), ("upstream_id", From::Id), ("literal", From::Literal)];
+    let input = match reading.word(from, "parameter source", &words)? {
+        From::Id => Input::UpstreamId,
+        From::Literal => Input::Literal(Arc::new(fields.require(reading, "value")?.to_doc()?)),
+        From::Request => {
+            if transport == Transport::Tool {
+                let help = "use `upstream_id`; the request is not kept for it";
+                let message = "an MCP probe argument fed from the request";
+                probe_error(reading, from.span, message, help);
+            }
+            let node = fields.require(reading, "pointer")?;
+            let text = reading.text(node, "`pointer`")?;
+            match Pointer::parse(text) {
+                Ok(pointer) => Input::Request(pointer),
+                Err(_) => {
+                    probe_error(reading, node.span, "not a JSON pointer", "write `/path/name`");
+                    return None;
+                }
+            }
+        }
     };
-    let Some(from) = input_fields.require(reading, "from") else { return };
-    let words = [("request_pointer", true), ("upstream_id", false), ("literal", false)];
-    if reading.word(from, "parameter source", &words) == Some(true) {
-        if transport == Transport::Tool {
-            let help = "use `upstream_id`; the request is not kept for it";
-            probe_error(reading, from.span, "an MCP probe argument fed from the request", help);
-        }
-        let text = input_fields
-            .require(reading, "pointer")
-            .and_then(|node| Some((reading.text(node, "`pointer`")?, node.span)));
-        if let Some((text, span)) = text
-            && Pointer::parse(text).is_err()
-        {
-            probe_error(reading, span, "not a JSON pointer", "write `/path/name`");
-        }
-    }
+    Some(Parameter { name: name?, input })
 }
 
 fn probe_error(reading: &mut Reading<'_>, span: Span, message: &str, help: &str) {

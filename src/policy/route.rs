@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use crate::contract::assertion::equal;
@@ -481,7 +482,7 @@ struct Trie {
 #[derive(Debug, Default)]
 struct Node {
     /// Children by fixed text, normalised.
-    literals: HashMap<Box<str>, usize>,
+    literals: HashMap<Box<str>, usize, BuildHasherDefault<Short>>,
     /// Children by parameters with text beside them: prefix, suffix.
     texts: Vec<(Box<str>, Box<str>, usize)>,
     /// The child for a bare parameter.
@@ -490,6 +491,29 @@ struct Node {
     rests: Vec<usize>,
     /// Groups of templates that end here.
     ends: Vec<usize>,
+}
+
+/// Hashes segments, which are short (FNV-1a). The keys are the policy's own, so nobody who calls can
+/// make them collide, and the library's hash against that would cost more than the rest of the walk.
+#[derive(Debug)]
+struct Short(u64);
+
+impl Default for Short {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Short {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
 }
 
 impl Default for Trie {

@@ -229,7 +229,7 @@ fn effectspec_vectors_find_their_variant() {
             assert!(found.contains(&(Severity::Warning, "spec/tautology")));
         }
         if name.contains("plan") {
-            assert!(found.contains(&(Severity::Warning, "spec/plan_not_evaluated")));
+            assert!(found.contains(&(Severity::Warning, "spec/probe_target_undeclared")));
         }
         count += 1;
     }

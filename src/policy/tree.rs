@@ -224,6 +224,7 @@ impl Fault {
 
     fn deep(span: Span) -> Self {
         Self::new("policy/too_deep", span, "nested deeper than 64 levels")
+            .help("no member of a policy is that deep: look for a bracket or an indent too many")
     }
 }
 

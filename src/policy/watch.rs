@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::diff::{Change, diff};
 use super::{Compiled, Snapshot, load_within};
 use crate::contract::key::Digest;
+use crate::files;
 
 /// Every so many polls everything is read, whatever the files' times say.
 pub const READ_EVERY: u32 = 30;
@@ -203,7 +204,7 @@ fn content(seen: &Seen) -> Digest {
         hash.update(name.len().to_be_bytes());
         hash.update(name);
         let mut length: u64 = 0;
-        let mut file = std::fs::File::open(path).ok();
+        let mut file = files::open(path).ok();
         // What cannot be read is hashed as far as it can, and reported by the load.
         while let Some(count) = file.as_mut().and_then(|file| file.read(&mut buffer).ok())
             && let Some(read) = buffer.get(..count)
@@ -218,10 +219,10 @@ fn content(seen: &Seen) -> Digest {
     Digest(hash.finalize().into())
 }
 
-fn list(directory: &Path, depth: usize, files: &mut Vec<(PathBuf, u64, Option<SystemTime>)>) {
+fn list(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, u64, Option<SystemTime>)>) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
-        if files.len() >= MAX_SEEN {
+        if found.len() >= MAX_SEEN {
             return;
         }
         if entry.file_name().to_string_lossy().starts_with('.') {
@@ -231,10 +232,11 @@ fn list(directory: &Path, depth: usize, files: &mut Vec<(PathBuf, u64, Option<Sy
         let Ok(metadata) = std::fs::metadata(&path) else { continue };
         if metadata.is_dir() {
             if let Some(depth) = depth.checked_sub(1) {
-                list(&path, depth, files);
+                list(&path, depth, found);
             }
-        } else if metadata.is_file() {
-            files.push((path, metadata.len(), metadata.modified().ok()));
+        } else {
+            // What is no file too: loading it is a finding.
+            found.push((path, metadata.len(), metadata.modified().ok()));
         }
     }
 }

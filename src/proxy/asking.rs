@@ -51,7 +51,7 @@ pub(super) struct Held {
 /// The entry of a held call, once it has one, and whether its answer comes elsewhere.
 type Made = OnceLock<(EntryId, Option<Arc<AtomicBool>>)>;
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     /// The session of a call whose client can be asked while it is held.
     pub(super) fn may_hold(&self, head: &Head, call: &ToolCall) -> Option<SessionKey> {
         let shared = &self.cx.shared;
@@ -130,7 +130,7 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         match outcome {
             Outcome::Heard(Heard::Accepted) => {
                 call.control.confirm = Some(question.answer);
-                match self.pipeline.run(call).await {
+                match self.pipeline.run(Box::new(call)).await {
                     Ok(reply) => self.copied(reply, &id, sender, made).await,
                     Err(refused) => self.refused(refused, id, sender).await,
                 }

@@ -9,13 +9,10 @@
 //! Limits: [`MAX_BODY`] bytes. The route is there while the policy declares a tool, unless
 //! `mcp.call_route` is `forward`: then the upstream serves it, and it is a plain HTTP call.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
 use http::response::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
 
 use super::{Edge, Voice};
@@ -25,14 +22,14 @@ use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
 use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::report::{MAX_HEADER, Report, header_of};
+use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind as AnswerKind};
 use crate::mcp::clients::Client;
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
-use crate::mcp::sessions::SESSION;
-use crate::mcp::{Era, MODERN_REVISION};
-use crate::pipeline::ask::{Cursor, Whole, whole, whole_answer};
+use crate::pipeline::ask::{Cursor, Whole, whole};
+use crate::pipeline::session;
 use crate::pipeline::settle::json_response;
 use crate::pipeline::step::Stage;
 use crate::pipeline::{Answered, CallRoute};
@@ -40,9 +37,6 @@ use crate::server::Peer;
 
 /// The longest body, in bytes.
 pub(super) const MAX_BODY: usize = 64 * 1024;
-
-/// The revision that we offer an upstream with sessions.
-const LEGACY_REVISION: &str = "2025-11-25";
 
 /// How often the rest of a stream is fetched.
 const MAX_FETCHES: usize = 64;
@@ -52,10 +46,6 @@ const ROUTE: &str = "/call/";
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-
-/// Ids of our requests: none is used twice in a session.
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// What a caller asked for.
 struct Asked {
@@ -63,7 +53,7 @@ struct Asked {
     arguments: String,
 }
 
-impl<P: Stage<Call, Answer = Answered>> Edge<P> {
+impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     /// The tool that a request calls on this route.
     pub(super) fn bridged_tool(&self, head: &Head) -> Option<String> {
         let shared = &self.cx.shared;
@@ -107,17 +97,19 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         let clients = &self.cx.shared.mcp.clients;
         // A second time only if the upstream has forgotten the session: nothing ran then.
         for is_last in [false, true] {
-            let client = match self.client(&head, &principal).await {
-                Ok(client) => client,
+            let in_use = session::client(&self.ask, &head, &principal, self.mcp_path()).await;
+            let in_use = match in_use {
+                Ok(in_use) => in_use,
                 Err(refusal) => return refuse(refusal),
             };
-            let Some((mcp_head, call)) = self.call_of(&head, &client, &asked) else {
+            let client = &in_use.client;
+            let Some((mcp_head, call)) = self.call_of(&head, client, &asked) else {
                 return refuse(Refusal::CallBody("the call cannot be written"));
             };
             if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
                 let is_known = self.cx.shared.mcp.catalog.knows(&principal.id);
                 if client.session.is_some() && !is_known && !is_last {
-                    clients.forget(&principal.id, &client);
+                    clients.forget(&principal.id, client);
                     continue;
                 }
                 return refuse(if is_known {
@@ -127,7 +119,6 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 });
             }
             let id = call.id().clone();
-            let _busy = client.busy.read().await;
             let own_head = mcp_head.clone();
             let payload = Payload::Mcp(Box::new(call));
             let call = Call {
@@ -137,11 +128,11 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
                 oddity: None,
                 permit: permit.clone(),
             };
-            let answered = self.pipeline.run(call).await;
+            let answered = self.pipeline.run(Box::new(call)).await;
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten && !is_last {
-                clients.forget(&principal.id, &client);
+                clients.forget(&principal.id, client);
                 continue;
             }
             let told = self.told(answered, &own_head, &principal, &id, permit, peer, began);
@@ -157,8 +148,9 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         control: &mut Control,
     ) -> Result<Asked, Refusal> {
         let shared = &self.cx.shared;
-        let idle = shared.settings.limits.request_idle;
-        let collected = payload::collect(body, MAX_BODY, &shared.budget, idle).await;
+        let settings = &shared.settings;
+        let (idle, total) = (settings.limits.request_idle, settings.timeouts.total);
+        let collected = payload::collect_within(body, MAX_BODY, &shared.budget, idle, total).await;
         let collected = collected.map_err(|error| match error {
             CollectError::Broken(_) => Refusal::BodyBroken,
             CollectError::Budget => Refusal::Overloaded,
@@ -188,47 +180,6 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
             Some(_) => return Err(Refusal::CallBody("`arguments` is not an object")),
         };
         Ok(Asked { tool, arguments })
-    }
-
-    /// The caller's session with the upstream, made if there is none.
-    async fn client(&self, head: &Head, principal: &Principal) -> Result<Arc<Client>, Refusal> {
-        let clients = &self.cx.shared.mcp.clients;
-        let clock = &self.cx.shared.clock;
-        if let Some(client) = clients.find(&principal.id, clock.instant()) {
-            return Ok(client);
-        }
-        let made = self.introduce(head).await?;
-        let client = clients.put(Arc::clone(&principal.id), made, clock.instant());
-        if client.session.is_some()
-            && let Some(mut head) = self.mcp_head(head)
-        {
-            head.headers = headers_of(&head.headers, &client);
-            self.end_after_rest(head, Arc::clone(&principal.id), Arc::clone(&client));
-        }
-        Ok(client)
-    }
-
-    /// Ends a session of ours when it has rested too long, when another takes its place, or when this
-    /// process ends; not under a call.
-    fn end_after_rest(&self, head: Head, principal: Arc<str>, client: Arc<Client>) {
-        let (ask, drain) = (self.ask.clone(), self.cx.drain.clone());
-        let _detached = self.cx.shared.tasks.spawn("session of ours", async move {
-            let shared = Arc::clone(&ask.shared);
-            let clients = &shared.mcp.clients;
-            let limit = shared.settings.mcp.session_idle;
-            let left = || clients.rest(&principal, &client, shared.clock.instant(), limit);
-            while let Some(left) = left() {
-                tokio::select! {
-                    // Nothing is lost: the time is looked at again.
-                    () = tokio::time::sleep(left) => {}
-                    () = client.gone.notified() => {}
-                    () = drain.begun() => break,
-                }
-            }
-            clients.forget(&principal, &client);
-            let _no_call = client.busy.write().await;
-            ask.end_session(&head).await;
-        });
     }
 
     /// Fetches the answer of a call whose stream ended early, as a client of the upstream does that has
@@ -278,69 +229,26 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         }
     }
 
-    /// Asks what the upstream speaks: the revision without sessions first.
-    async fn introduce(&self, head: &Head) -> Result<Client, Refusal> {
-        let lost = || Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16());
-        let ask = &self.ask;
-        let head = self.mcp_head(head).ok_or_else(lost)?;
-        let modern = Client::new(Era::Modern, MODERN_REVISION);
-        let id = next_id().ok_or_else(lost)?;
-        let mut headers = headers_of(&head.headers, &modern);
-        headers.insert(METHOD, HeaderValue::from_static("server/discover"));
-        let params = format!("{{\"_meta\":{}}}", modern_meta());
-        let body = request(&id, "server/discover", &params);
-        let (parts, body) = ask.post(&head, headers, body.into()).await.ok_or_else(lost)?;
-        refused_by(parts.status)?;
-        let answer = whole_answer(&self.cx.shared, &parts, body, &id).await;
-        if answer.is_some_and(|answer| answer.result().is_some()) {
-            return Ok(modern);
-        }
-        let id = next_id().ok_or_else(lost)?;
-        let mut legacy = Client::new(Era::Legacy, LEGACY_REVISION);
-        let mut headers = headers_of(&head.headers, &legacy);
-        headers.remove(VERSION);
-        let version = env!("CARGO_PKG_VERSION");
-        let params = format!(
-            "{{\"protocolVersion\":\"{LEGACY_REVISION}\",\"capabilities\":{{}},\
-             \"clientInfo\":{{\"name\":\"takeback\",\"version\":\"{version}\"}}}}"
-        );
-        let body = request(&id, "initialize", &params);
-        let (parts, body) = ask.post(&head, headers, body.into()).await.ok_or_else(lost)?;
-        refused_by(parts.status)?;
-        let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok());
-        legacy.session = session.map(str::to_owned);
-        let answer = whole_answer(&self.cx.shared, &parts, body, &id).await.ok_or_else(lost)?;
-        let result = answer.result().ok_or_else(lost)?;
-        if let Some(version) = result.get("protocolVersion").and_then(Value::as_str) {
-            legacy.version = version.into_owned();
-        }
-        let notice = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}";
-        let headers = headers_of(&head.headers, &legacy);
-        drop(ask.post(&head, headers, Bytes::from_static(notice.as_bytes())).await);
-        Ok(legacy)
-    }
-
-    /// The head of a message of ours on the upstream's MCP path, with the caller's credentials.
-    fn mcp_head(&self, head: &Head) -> Option<Head> {
-        let path: Uri = self.cx.mcp_paths.first()?.parse().ok()?;
-        Some(Head { method: Method::POST, uri: path, ..head.clone() })
+    /// Where tools are called.
+    fn mcp_path(&self) -> &str {
+        self.cx.mcp_paths.first().map_or("/mcp", String::as_str)
     }
 
     fn call_of(&self, head: &Head, client: &Client, asked: &Asked) -> Option<(Head, ToolCall)> {
-        let mut head = self.mcp_head(head)?;
-        head.headers = headers_of(&head.headers, client);
+        let mut head = session::mcp_head(head, self.mcp_path())?;
+        head.headers = session::headers_of(&head.headers, client);
         let mut params = String::from("{\"name\":");
         write_string(&asked.tool, &mut params);
         params.push_str(",\"arguments\":");
         params.push_str(&asked.arguments);
         if client.era == Era::Modern {
             params.push_str(",\"_meta\":");
-            params.push_str(&modern_meta());
+            params.push_str(&session::modern_meta());
             head.headers.insert(METHOD, HeaderValue::from_static("tools/call"));
             head.headers.insert(NAME, mirrored_value(&asked.tool));
         }
         params.push('}');
-        let body = request(&next_id()?, "tools/call", &params);
+        let body = session::request(&session::next_id()?, "tools/call", &params);
         let message = Message::read(body.into()).ok()?;
         Some((head, ToolCall::read(message, client.era).ok()?))
     }
@@ -371,55 +279,6 @@ impl<P: Stage<Call, Answer = Answered>> Edge<P> {
         };
         self.written(answered, Voice::Rest, permit, peer, began)
     }
-}
-
-/// What an upstream says that does not let the caller in.
-fn refused_by(status: StatusCode) -> Result<(), Refusal> {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Err(Refusal::NoSession(status.as_u16()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn next_id() -> Option<Id> {
-    Id::parse(&NEXT_ID.fetch_add(1, Ordering::Relaxed).to_string())
-}
-
-fn request(id: &Id, method: &str, params: &str) -> String {
-    let id = id.as_token();
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}")
-}
-
-fn modern_meta() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    format!(
-        "{{\"io.modelcontextprotocol/protocolVersion\":\"{MODERN_REVISION}\",\
-         \"io.modelcontextprotocol/clientCapabilities\":{{}},\
-         \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"takeback\",\"version\":\"{version}\"}}}}"
-    )
-}
-
-/// The caller's headers with what the upstream's protocol wants.
-fn headers_of(own: &HeaderMap, client: &Client) -> HeaderMap {
-    let mut headers = own.clone();
-    let theirs: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("mcp-")).cloned().collect();
-    for name in theirs {
-        headers.remove(name);
-    }
-    headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let both = HeaderValue::from_static("application/json, text/event-stream");
-    headers.insert(header::ACCEPT, both);
-    if let Ok(version) = HeaderValue::from_str(&client.version) {
-        headers.insert(VERSION, version);
-    }
-    if let Some(session) = client.session.as_deref().and_then(|id| HeaderValue::from_str(id).ok()) {
-        headers.insert(SESSION, session);
-    }
-    headers
 }
 
 /// The report in an answer, as a header.

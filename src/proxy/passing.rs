@@ -35,9 +35,9 @@ use crate::pipeline::carry::ask_for_identity;
 use crate::pipeline::elsewhere::{Ending, TaskKey};
 use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
-use crate::pipeline::settle::{is_encoded, is_event_stream, void_old_body};
+use crate::pipeline::settle::{is_encoded, is_event_stream, passed, void_old_body};
 use crate::pipeline::stream::{
-    Ended, Rewrite, Watch, Watched, read_answer, rewritten, unclaimed, watched_stream,
+    Ended, Rewrite, Stop, Watch, Watched, read_answer, rewritten, unclaimed, watched_stream,
 };
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
@@ -230,7 +230,7 @@ impl<P> Edge<P> {
                 let stripped =
                     http_headers::sift_answer(&mut parts.headers, &settings.report_header);
                 shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
-                Response::from_parts(parts, body.hold(permit))
+                Response::from_parts(parts, passed(shared, body).hold(permit))
             }
             Sent::NotSent(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
             Sent::Lost(reason) => plain(StatusCode::BAD_GATEWAY, &reason.to_string()),
@@ -261,7 +261,9 @@ async fn observed(
             }),
             at_end: Box::new(|_| None),
         };
-        return read_answer(parts, body, watched);
+        let tasks = shared.tasks.clone();
+        let stop: Stop = Box::pin(async move { tasks.hurried().await });
+        return read_answer(parts, body, watched, stop);
     }
     if !is_json(essence(&parts.headers)) {
         return Response::from_parts(parts, body);

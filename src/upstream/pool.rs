@@ -4,11 +4,15 @@
 //! lock, never held across a wait, and contended by nobody but the worker itself.
 
 use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connect::connect;
 use super::link::Link;
@@ -29,8 +33,10 @@ struct Idle {
     /// Oldest first.
     #[expect(clippy::vec_box, reason = "the box is the answer's body, not this list's")]
     links: Vec<Box<Link>>,
-    /// A sweeper runs.
+    /// A sweeper runs, or is about to.
     is_swept: bool,
+    /// It, once it has begun: told of what comes on an idle connection.
+    sweeper: Option<Waker>,
 }
 
 impl Pool {
@@ -40,45 +46,48 @@ impl Pool {
         Self { config, tasks, free, idle, is_closed: AtomicBool::new(false) }
     }
 
-    /// A connection that is ready for a request, an idle one if `may_reuse`.
+    /// A connection that is ready for a request, an idle one if `may_reuse`; and the time, which is
+    /// still `now` for one that was not waited for.
     pub(super) async fn checkout(
         self: &Arc<Self>,
         deadline: Instant,
         now: Instant,
         may_reuse: bool,
-    ) -> Result<Box<Link>, NotSentReason> {
-        let place = self.place(deadline).await?;
+    ) -> Result<(Box<Link>, Instant), NotSentReason> {
+        let (place, now) = match self.free.try_acquire() {
+            Ok(permit) => (self.place(permit), now),
+            Err(_) => (self.wait_for_place(deadline).await?, Instant::now()),
+        };
         if may_reuse && let Some(mut link) = self.take_idle(now) {
             link.occupy(place);
-            return Ok(link);
+            return Ok((link, now));
         }
         // Boxed: a call that finds an idle connection has no room for making one.
         Box::pin(async {
             let transport = connect(&self.config.authority, deadline).await?;
-            Link::open(transport, place, &self.tasks).await
+            Ok((Link::open(transport, place).await?, Instant::now()))
         })
         .await
     }
 
-    async fn place(self: &Arc<Self>, deadline: Instant) -> Result<Place, NotSentReason> {
-        let permit = match self.free.try_acquire() {
-            Ok(permit) => permit,
+    async fn wait_for_place(self: &Arc<Self>, deadline: Instant) -> Result<Place, NotSentReason> {
+        match timeout_at(deadline, self.free.acquire()).await {
+            Ok(Ok(permit)) => Ok(self.place(permit)),
             // The semaphore is never closed.
-            Err(_) => match timeout_at(deadline, self.free.acquire()).await {
-                Ok(Ok(permit)) => permit,
-                Ok(Err(_)) | Err(_) => return Err(NotSentReason::PoolTimeout),
-            },
-        };
+            Ok(Err(_)) | Err(_) => Err(NotSentReason::PoolTimeout),
+        }
+    }
+
+    fn place(self: &Arc<Self>, permit: SemaphorePermit<'_>) -> Place {
         permit.forget();
-        Ok(Place { pool: Arc::clone(self) })
+        Place { pool: Arc::clone(self) }
     }
 
     fn take_idle(&self, now: Instant) -> Option<Box<Link>> {
         let mut idle = self.lock();
-        while let Some(link) = idle.links.pop() {
+        while let Some(mut link) = idle.links.pop() {
             // A link that is not ready has been closed by its peer, or got bytes nobody asked for.
-            if link.is_ready() && now.saturating_duration_since(link.idle_since) < self.config.idle
-            {
+            if link.look() && now.saturating_duration_since(link.idle_since) < self.config.idle {
                 return Some(link);
             }
         }
@@ -97,6 +106,8 @@ impl Pool {
         if idle.links.len() >= self.config.idle_connections.max(1) {
             return;
         }
+        // Without a sweeper nobody is told; it looks at them all when it begins.
+        link.wire.signal.rest(idle.sweeper.as_ref());
         idle.links.push(link);
         if !idle.is_swept {
             idle.is_swept = true;
@@ -106,14 +117,17 @@ impl Pool {
         }
     }
 
-    /// Closes what has been idle for too long; false if none is left.
-    fn expire(&self, now: Instant) -> bool {
+    /// Closes what has been idle for too long, was closed by its peer, or got bytes nobody asked
+    /// for; false if none is left. Whoever polls is told of the next such connection.
+    fn sweep(&self, now: Instant, cx: &Context<'_>) -> bool {
         let mut idle = self.lock();
         let limit = self.config.idle;
-        idle.links.retain(|link| {
-            link.is_ready() && now.saturating_duration_since(link.idle_since) < limit
+        idle.links.retain_mut(|link| {
+            link.wire.signal.tell(cx.waker());
+            link.look() && now.saturating_duration_since(link.idle_since) < limit
         });
         idle.is_swept = !idle.links.is_empty();
+        idle.sweeper = idle.is_swept.then(|| cx.waker().clone());
         idle.is_swept
     }
 
@@ -143,14 +157,22 @@ impl fmt::Debug for Pool {
 
 /// Runs while there are idle connections: one timer for all of them, none when there are none.
 async fn sweep(pool: Weak<Pool>) {
-    loop {
-        let Some(every) = pool.upgrade().map(|pool| pool.config.idle) else { return };
-        tokio::time::sleep(every).await;
-        let Some(pool) = pool.upgrade() else { return };
-        if !pool.expire(Instant::now()) {
-            return;
+    let Some(idle) = pool.upgrade().map(|pool| pool.config.idle) else { return };
+    // A timer that is always due would never let the thread go.
+    let every = idle.max(Duration::from_millis(1));
+    let mut timer = pin!(sleep(every));
+    poll_fn(|cx| {
+        let Some(pool) = pool.upgrade() else { return Poll::Ready(()) };
+        let now = Instant::now();
+        if !pool.sweep(now, cx) {
+            return Poll::Ready(());
         }
-    }
+        while timer.as_mut().poll(cx).is_ready() {
+            timer.as_mut().reset(now + every);
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The right to have one connection in use; its drop gives it back.

@@ -416,6 +416,39 @@ async fn h_20q_bytes_that_nobody_asked_for_close_the_connection() {
 }
 
 #[tokio::test]
+async fn a_connection_that_its_peer_closes_while_it_is_idle_is_let_go_without_a_call() {
+    let seen = scripted(|mut line| async move {
+        line.head().await;
+        line.write(OK).await;
+    })
+    .await;
+    let upstream = seen.upstream();
+
+    read(answer(upstream.send(get(), &PATIENT)).await.into_body()).await;
+
+    wait_for("the connection is let go", || upstream.usage().idle == 0).await;
+}
+
+#[tokio::test]
+async fn a_call_of_a_task_that_has_used_up_its_turn_goes_on_in_the_next() {
+    let seen = answering(OK).await;
+    let upstream = seen.upstream();
+    read(answer(upstream.send(get(), &PATIENT)).await.into_body()).await;
+
+    let mut sending = pin!(upstream.send(get(), &PATIENT));
+    let mut has_used_it_up = false;
+    let sent = poll_fn(|cx| {
+        while !has_used_it_up {
+            has_used_it_up = pin!(tokio::task::coop::consume_budget()).poll(cx).is_pending();
+        }
+        sending.as_mut().poll(cx)
+    });
+
+    assert_eq!(read(answer(sent).await.into_body()).await.0, "ok");
+    assert_eq!(seen.connections(), 1);
+}
+
+#[tokio::test]
 async fn bodies_of_every_framing_are_read_and_what_is_cut_says_so() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let table = [

@@ -126,3 +126,66 @@ fn a_bad_policy_or_setting_is_fatal_and_says_where() {
     let log = home.log();
     assert!(log.contains("5:15") || log.contains("clas"), "{log}");
 }
+
+#[test]
+fn a_repeat_of_a_settled_call_is_told_what_became_of_it_although_there_is_no_answer_to_give() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    let entry = lose(&home, &mut agent, "v1");
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "it is there"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let again = agent.post("/releases", &[("effect-confirm", "true")], r#"{"tag":"v1"}"#);
+
+    assert_eq!((again.status, again.code().as_str()), (409, "answer_not_kept"));
+    let report = again.report();
+    assert_eq!(report["entry"], entry);
+    assert_eq!(report["outcome"], "accepted");
+    assert_eq!(report["refused"], "answer_not_kept");
+    assert_eq!(upstream.count("POST"), 1);
+}
+
+#[test]
+fn a_ledger_is_exported_whole_goes_on_where_it_was_cut_and_starts_where_the_last_one_did() {
+    let upstream = Upstream::start(|_| Act::json(201, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    let headers = [("effect-confirm", "true"), ("effect-task", "=1+1")];
+    for tag in ["a", "b", "c"] {
+        let body = format!("{{\"tag\":\"{tag}\"}}");
+        assert_eq!(agent.post("/releases", &headers, &body).status, 201);
+    }
+    wait::until("the finishes", || {
+        let begun = home.query("SELECT count(*) || '' FROM entries WHERE state = 'accepted'");
+        (begun == ["3"]).then_some(())
+    });
+    let entries = |text: &str| -> Vec<String> {
+        text.lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|line| {
+                assert_eq!(line["history"].as_array().unwrap().len(), 2);
+                line["entry"].as_str().unwrap().to_owned()
+            })
+            .collect()
+    };
+
+    let (code, whole) = home.run(&["ledger", "export"]);
+    assert_eq!(code, Some(0), "{whole}");
+    let whole = entries(&whole);
+    assert_eq!(whole.len(), 3);
+    let (_, rest) = home.run(&["ledger", "export", "--before", &whole[0]]);
+    assert_eq!(entries(&rest), whole[1..]);
+    let (_, newer) = home.run(&["ledger", "export", "--since", &whole[1]]);
+    assert_eq!(entries(&newer), whole[..1]);
+    let (code, csv) = home.run(&["ledger", "export", "--format", "csv"]);
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = csv.split("\r\n").collect();
+    assert_eq!((lines.len(), lines[4]), (5, ""));
+    assert!(lines[1].starts_with(&whole[0]) && lines[1].contains(",'=1+1,"), "{csv}");
+    let (code, text) =
+        home.run(&["ledger", "export", "--since", "01999999-9999-7999-8999-999999999999"]);
+    assert_eq!(code, Some(65), "{text}");
+}

@@ -19,7 +19,7 @@ fn chosen(snapshot: &Snapshot, method: &str, path: &str, body: &str) -> String {
     let body = (!body.is_empty()).then(|| Doc::parse(body.to_owned()).unwrap());
     let request =
         Request::Http { head: head.root(), body: body.as_ref().map(Doc::root), is_opaque: false };
-    described(policy::choose(&found, &Scope { request, response: None, key: None }))
+    described(policy::choose(&found, &Scope { before: None, request, response: None, key: None }))
 }
 
 fn described(choice: Choice<'_>) -> String {
@@ -90,7 +90,7 @@ fn github_mini_declares_every_tool_of_the_gateway() {
         let arguments = Doc::parse(arguments.to_owned()).unwrap();
         let group = snapshot.find_tool(name).unwrap_or_else(|| panic!("{name} is not declared"));
         let request = Request::Arguments(arguments.root());
-        let scope = Scope { request, response: None, key: None };
+        let scope = Scope { before: None, request, response: None, key: None };
         described(policy::choose(&policy::Found::One(group), &scope))
     };
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&str, u8)] = &[
     ("clock", 0),
     ("contract", 0),
+    ("files", 0),
     ("tasks", 0),
     ("ledger", 1),
     ("mcp", 1),
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("config", 5),
     ("cli", 8),
     ("demo", 7),
+    ("prove", 7),
     ("lib", 8),
     ("main", 8),
 ];

@@ -10,10 +10,18 @@
 
 mod support;
 
+/// The admin API, on its socket and on a network address.
+mod admin;
+/// What the log says of writes, and what it must not hold.
+mod audit;
 /// Tools called over plain HTTP.
 mod bridge;
 /// What an adversary found.
 mod broken;
+/// What an adversary found about calls: digest, controls, trailers.
+mod broken_calls;
+/// What an adversary found about ways around: paths out of values, folded names, odd files.
+mod broken_ways;
 /// Cases from public bug reports that no other file names.
 mod cases;
 /// Time: expiry, late answers, delivery.
@@ -22,8 +30,12 @@ mod clocks;
 mod commands;
 /// Processes that die, disks that fail, and the end.
 mod crash;
+/// Ledgers in a database.
+mod database;
 /// The guided run of the binary.
 mod demo;
+/// Evidence after the answer, and states before the call.
+mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
@@ -36,6 +48,8 @@ mod hangup;
 mod http;
 /// The layers of the sources, and what no file may hold.
 mod layers;
+/// Probes, the drain, and the commands for images without a shell.
+mod lifecycle;
 /// MCP over streamable HTTP.
 mod mcp;
 /// Clients that cancel, and sessions that end, under a write.
@@ -58,10 +72,14 @@ mod mcp_rules;
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.
 mod reload;
+/// Unknown outcomes that settle of themselves.
+mod settling;
 /// The policies for real APIs.
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// Spans, as a collector gets them.
+mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
 mod writes;

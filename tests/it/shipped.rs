@@ -85,7 +85,7 @@ fn chosen(snapshot: &Snapshot, call: &str, body: Option<&Doc>) -> String {
         let found = snapshot.find_http(&method.parse().unwrap(), path);
         (found, Request::Http { head: head.root(), body: body.map(Doc::root), is_opaque: false })
     };
-    match policy::choose(&found, &Scope { request, response: None, key: None }) {
+    match policy::choose(&found, &Scope { before: None, request, response: None, key: None }) {
         Choice::Undeclared { .. } => "undeclared".to_owned(),
         Choice::Declared(served) => {
             format!("{} {}", served.operation.class, served.operation.id)

@@ -123,6 +123,19 @@ pub async fn collect(
     }
 }
 
+/// As [`collect`], and the whole of it within `total`: an idle clock alone lets a sender drip one byte at
+/// a time and hold a place for hours. Too late is [`CollectError::Idle`].
+pub async fn collect_within(
+    body: Body,
+    limit_bytes: usize,
+    budget: &Budget,
+    idle: Duration,
+    total: Duration,
+) -> Result<Collected, CollectError> {
+    let collecting = collect(body, limit_bytes, budget, idle);
+    tokio::time::timeout(total, collecting).await.unwrap_or(Err(CollectError::Idle))
+}
+
 /// Reads what is left of a body that nobody wants, and forgets it: at most `limit_bytes` more, for
 /// at most `within`. True if it came to its end, so that the connection can be used again.
 ///

@@ -189,21 +189,21 @@ async fn a_source_is_finished_after_its_last_frame_and_only_dropped_before() {
 
 #[tokio::test]
 async fn h_13_trailers_end_a_body_and_are_passed_or_dropped() {
-    let with_trailers = |rule| {
+    let with_trailers = |rule: &Trailers| {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", "1".parse().unwrap());
         let frames = [Frame::data(Bytes::from_static(b"a")), Frame::trailers(trailers)];
         let source = Scripted { frames: frames.into(), last: Last::Stall, log: Log::default() };
-        Body::source(Box::new(source)).with_trailers(rule)
+        Body::source(Box::new(source)).with_trailers(rule.clone())
     };
 
     for rule in [Trailers::Pass, Trailers::Drop] {
         let (hook, ends) = ends();
-        let mut body = with_trailers(rule).on_end(hook);
+        let mut body = with_trailers(&rule).on_end(hook);
         next(&mut body).await.unwrap().unwrap();
         let last = next(&mut body).await;
         let seen = last.map(|frame| frame.unwrap().is_trailers());
-        assert_eq!(seen, (rule == Trailers::Pass).then_some(true));
+        assert_eq!(seen, matches!(rule, Trailers::Pass).then_some(true));
         assert_eq!(*ends.lock().unwrap(), [End::Whole]);
     }
 }

@@ -11,14 +11,17 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use crate::ledger::Reason;
 
-use super::command::Failure;
+use super::super::desk::command::Failure;
 use super::{OpenError, Options};
 
 /// Marks a SQLite file as a ledger of ours ("tkbk").
 const APPLICATION_ID: i64 = 0x746b_626b;
 
 /// The schema version that this program reads and writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
+
+/// The steps from each older version to the next, from 1 on.
+const STEPS: &[&str] = &[include_str!("to_2.sql")];
 
 /// How long a command waits for another program's lock on the file.
 const BUSY: Duration = Duration::from_millis(500);
@@ -67,6 +70,31 @@ impl Identity {
     }
 }
 
+/// What a ledger leaves beside its file.
+const TRACES: [&str; 4] = ["-wal", "-shm", ".lock", ".sock"];
+
+/// Refuses to make a ledger where one was: an empty one would know no key, and the same key would make
+/// a second effect. A file without a byte is a ledger that was lost, too.
+pub(super) fn check_lost(path: &Path) -> Result<(), OpenError> {
+    let name = |path: &Path| path.display().to_string();
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
+            Err(OpenError::Lost { traces: name(path) })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let beside = TRACES.iter().map(|suffix| beside(path, suffix));
+            let traces: Vec<String> =
+                beside.filter(|path| path.symlink_metadata().is_ok()).map(|p| name(&p)).collect();
+            if traces.is_empty() {
+                Ok(())
+            } else {
+                Err(OpenError::Lost { traces: traces.join(", ") })
+            }
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Makes the folder and takes the lock that admits one writer.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -90,26 +118,30 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
 
 /// Opens the ledger at its path, and makes it where there is none.
 pub(super) fn open(path: &Path, options: &Options) -> Result<(Connection, Identity), OpenError> {
-    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
-        Ok(file) => drop(file),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+    let is_new = match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
+        Ok(_file) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(OpenError::Io(error)),
-    }
+    };
     let conn = connect(path)?;
     let version: i64 = pragma(&conn, "user_version")?;
     let application: i64 = pragma(&conn, "application_id")?;
     let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if version == 0 && application == 0 && tables == 0 {
+    if is_new {
         make(&conn)?;
+        tracing::warn!(path = %path.display(), "there was no ledger here; a new, empty one was made");
+    } else if version == 0 && application == 0 && tables == 0 {
+        return Err(OpenError::Lost { traces: path.display().to_string() });
     } else if application != APPLICATION_ID {
         return Err(OpenError::Foreign);
     } else if version > VERSION {
         return Err(OpenError::Newer { found: version, known: VERSION });
-    } else if version < VERSION {
-        return Err(OpenError::Older { found: version, known: VERSION });
     }
     settle(&conn, options)?;
     check(&conn, path)?;
+    if !is_new && version < VERSION {
+        bring_up(&conn, version)?;
+    }
     let identity = identify(&conn, path)?;
     Ok((conn, identity))
 }
@@ -135,10 +167,57 @@ pub(super) fn reopen(
     Ok((conn, identity))
 }
 
+/// The newest time that a ledger of this or an older version knows, in milliseconds since 1970.
+pub(super) fn newest_ms(path: &Path) -> Result<i64, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY)?;
+    if pragma::<i64>(&conn, "application_id")? != APPLICATION_ID {
+        return Err(OpenError::Foreign);
+    }
+    let newest: Option<i64> =
+        conn.query_row("SELECT max(seq), at_ms FROM history", [], |row| row.get(1))?;
+    Ok(newest.unwrap_or(0))
+}
+
 /// Opens the ledger for reading, beside a running writer or without one.
+///
+/// A reader beside a writer needs a shared index beside the file. Where that cannot be made, because the
+/// volume or the folder is read-only, the file is read as one that nobody changes: only if nobody writes
+/// it and its log is empty.
 pub(super) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
+    match checked(conn) {
+        Err(OpenError::Sql(error))
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::CannotOpen) =>
+        {
+            open_unchanging(path)
+        }
+        opened => opened,
+    }
+}
+
+/// Opens a ledger that nobody writes, without touching anything beside it.
+pub(in crate::ledger) fn open_unchanging(path: &Path) -> Result<Connection, OpenError> {
+    let has_log = log_bytes(path) > 0;
+    let is_written = File::open(beside(path, ".lock"))
+        .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)));
+    if has_log || is_written {
+        return Err(OpenError::ReadOnly);
+    }
+    let name = percent_encoding::percent_encode(
+        path.as_os_str().as_encoded_bytes(),
+        percent_encoding::NON_ALPHANUMERIC,
+    );
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    checked(Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?)
+}
+
+/// A connection to a ledger of this version.
+fn checked(conn: Connection) -> Result<Connection, OpenError> {
     conn.busy_timeout(BUSY)?;
     let version: i64 = pragma(&conn, "user_version")?;
     if pragma::<i64>(&conn, "application_id")? != APPLICATION_ID {
@@ -149,6 +228,42 @@ pub(super) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
         found if found > VERSION => Err(OpenError::Newer { found, known: VERSION }),
         found => Err(OpenError::Older { found, known: VERSION }),
     }
+}
+
+/// The length of the log; 0 if there is none.
+pub(super) fn log_bytes(path: &Path) -> u64 {
+    std::fs::metadata(beside(path, "-wal")).map_or(0, |metadata| metadata.len())
+}
+
+/// Refuses a log that is shorter than it was after the last commit: SQLite would write on behind the
+/// gap, and what was in it would be gone at the next start. It is cut by ourselves to [`LOG_BYTES`] at
+/// the least.
+pub(super) fn check_log(path: &Path, before_bytes: u64) -> Result<(), Failure> {
+    let least = before_bytes.min(LOG_BYTES.unsigned_abs());
+    // One that is not there is for `Identity::check` to name.
+    match std::fs::metadata(beside(path, "-wal")) {
+        Ok(log) if log.len() < least => Err(Failure::new(Reason::Corrupt, "its log was cut off")),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// What of a volume is kept for finishes and for the log's own copying, at most: what all finishes that
+/// wait in memory may hold.
+const ROOM_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Whether the volume is nearly full, so that only finishes are still taken: one that found no room
+/// would leave a call that was answered as accepted begun in the ledger. Of a small volume a sixteenth is
+/// kept.
+pub(super) fn is_nearly_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|volume| {
+        let total = volume.f_blocks.saturating_mul(volume.f_frsize);
+        is_low(volume.f_bavail.saturating_mul(volume.f_frsize), total)
+    })
+}
+
+fn is_low(free_bytes: u64, total_bytes: u64) -> bool {
+    // A volume of no known size is none that fills.
+    total_bytes > 0 && free_bytes < ROOM_BYTES.min(total_bytes / 16)
 }
 
 /// A secret that the ledger keeps.
@@ -163,8 +278,7 @@ pub(super) fn used_bytes(conn: &Connection, path: &Path) -> rusqlite::Result<u64
         .try_into()
         .unwrap_or(0);
     let page_bytes: u64 = pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0);
-    let log = std::fs::metadata(beside(path, "-wal")).map_or(0, |metadata| metadata.len());
-    Ok(pages.saturating_mul(page_bytes).saturating_add(log))
+    Ok(pages.saturating_mul(page_bytes).saturating_add(log_bytes(path)))
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -188,6 +302,7 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     let (sealing, finder) = keys.split_at(32);
     conn.execute_batch("BEGIN IMMEDIATE")?;
     conn.execute_batch(include_str!("schema.sql"))?;
+    conn.execute_batch(include_str!("views.sql"))?;
     conn.execute(
         "INSERT INTO meta (name, value) VALUES ('store', ?1), ('sealing_key', ?2), \
          ('finder_key', ?3), ('indexed_to', 0), ('indexed', 0), ('heartbeat_ms', 0)",
@@ -196,6 +311,22 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;
     conn.pragma_update(None, "user_version", VERSION)?;
     conn.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+/// Brings an older ledger up to this version, whole or not at all.
+fn bring_up(conn: &Connection, found: i64) -> Result<(), OpenError> {
+    let done = usize::try_from(found).ok().and_then(|found| found.checked_sub(1));
+    let steps = done.and_then(|done| STEPS.get(done..));
+    let steps = steps.ok_or(OpenError::Older { found, known: VERSION })?;
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    for step in steps {
+        conn.execute_batch(step)?;
+    }
+    conn.execute_batch(include_str!("views.sql"))?;
+    conn.pragma_update(None, "user_version", VERSION)?;
+    conn.execute_batch("COMMIT")?;
+    tracing::info!(from = found, to = VERSION, "the ledger was brought up to date");
     Ok(())
 }
 
@@ -265,4 +396,25 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn h1_a_part_of_the_volume_is_kept_for_finishes() {
+        let mib = 1024 * 1024;
+        for (free, total, expected) in [
+            (64 * mib, 1024 * mib, false),
+            (64 * mib - 1, 1024 * mib, true),
+            (63 * mib, 100_000 * mib, true),
+            (mib / 16, mib, false),
+            (mib / 16 - 1, mib, true),
+            (0, mib, true),
+            (0, 0, false),
+        ] {
+            assert_eq!(is_low(free, total), expected, "{free} of {total}");
+        }
+    }
 }

@@ -1,31 +1,42 @@
 //! Reading a ledger without its writer: for commands, for metrics, for the reconciler.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use rusqlite::Connection;
 
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
-use crate::ledger::{Counts, Filter, LedgerError, Reason, Record, Shown, Tally};
+use crate::ledger::{Counts, Filter, LedgerError, Pending, Reason, Record, Shown, Tally};
 
-use super::command::Failure;
-use super::{OpenError, file, rows};
+use super::super::desk::command::Failure;
+use super::{OpenError, file, later, rows};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
 #[derive(Debug)]
-pub struct ReadOnly {
+pub(in crate::ledger) struct FileReader {
     conn: Connection,
 }
 
-impl ReadOnly {
+impl FileReader {
     /// Opens the ledger at `path`; makes nothing.
     ///
     /// # Errors
     ///
     /// See [`OpenError`]; never [`OpenError::Locked`].
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub(in crate::ledger) fn open(path: &Path) -> Result<Self, OpenError> {
         Ok(Self { conn: file::open_read_only(path)? })
+    }
+
+    /// The newest time in the history of the ledger at `path`, in milliseconds since 1970, or 0;
+    /// of an older version too, before its writer brings it up to date.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Sql`] if there is none or it does not read, [`OpenError::Foreign`].
+    pub(in crate::ledger) fn newest_ms(path: &Path) -> Result<i64, OpenError> {
+        file::newest_ms(path)
     }
 
     /// The entries that `filter` takes, newest first. A `before` that is not there takes none.
@@ -33,7 +44,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
+    pub(in crate::ledger) fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
         rows::list(&self.conn, filter).map_err(unreadable)
     }
 
@@ -42,13 +53,14 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn show(&self, entry: EntryId) -> Result<Option<Shown>, LedgerError> {
+    pub(in crate::ledger) fn show(&self, entry: EntryId) -> Result<Option<Shown>, LedgerError> {
         let read = || {
             let Some(record) = rows::record_of(&self.conn, entry)? else {
                 return Ok(None);
             };
             let history = rows::history(&self.conn, record.prior.version)?;
-            Ok(Some(Shown { record, history }))
+            let before = rows::before(&self.conn, entry)?;
+            Ok(Some(Shown { record, history, before }))
         };
         read().map_err(unreadable)
     }
@@ -58,8 +70,48 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+    pub(in crate::ledger) fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         rows::unknowns(&self.conn, limit).map_err(unreadable)
+    }
+
+    /// The entries that are due at `now_ms`, the one due longest first, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(in crate::ledger) fn due(
+        &self,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<Pending>, LedgerError> {
+        rows::due(&self.conn, now_ms, limit).map_err(unreadable)
+    }
+
+    /// An entry that is unknown or accepted, as [`ReadOnly::due`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(in crate::ledger) fn pending(
+        &self,
+        entry: EntryId,
+    ) -> Result<Option<Pending>, LedgerError> {
+        rows::pending_of(&self.conn, entry).map_err(unreadable)
+    }
+
+    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
+    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded). Those of `beside` are passed over:
+    /// what is taken back before it is no obstacle.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(in crate::ledger) fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<EntryId>, LedgerError> {
+        later::superseded(&self.conn, entry, beside).map_err(unreadable)
     }
 
     /// Open entries by state.
@@ -67,7 +119,7 @@ impl ReadOnly {
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub fn counts(&self) -> Result<Counts, LedgerError> {
+    pub(in crate::ledger) fn counts(&self) -> Result<Counts, LedgerError> {
         self.read_counts().map_err(unreadable)
     }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Answer, Filter, FinishRecord, Principal, Prior, Record, Step};
+use crate::ledger::{Answer, Filter, FinishRecord, Noted, Pending, Principal, Prior, Record, Step};
 
 /// The columns of [`Prior`], in the order of [`prior`].
 macro_rules! prior_columns {
@@ -26,9 +26,11 @@ macro_rules! record_query {
             prior_columns!(),
             ", e.attempted_ms, e.class, e.kind, e.transport, e.target, e.task, e.staged_for, \
              e.key_sent, e.repeats, e.mark, e.fingerprint, e.policy_revision, f.attempt, \
-             f.disposition, f.verdict, f.upstream_status, f.upstream_id, f.undo, f.compensate, \
-             f.deadline_ms, f.undo_unavailable \
-             FROM entry e LEFT JOIN history f ON f.seq = e.finish ",
+             f.disposition, coalesce(e.verdict, f.verdict), f.upstream_status, f.upstream_id, \
+             f.undo, f.compensate, f.deadline_ms, f.undo_unavailable, f.detail, \
+             e.spent_nonce IS NOT NULL, e.due_ms, e.tries, n.detail \
+             FROM entry e LEFT JOIN history f ON f.seq = e.finish \
+             LEFT JOIN history n ON n.seq = e.version AND n.noted IS NOT NULL ",
             $rest
         )
     };
@@ -77,6 +79,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
             compensate: row.get(36)?,
             deadline_ms: row.get(37)?,
             undo_unavailable: row.get(38)?,
+            evidence: row.get(39)?,
         }),
     };
     Ok(Record {
@@ -93,8 +96,47 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         mark: Digest(row.get(27)?),
         fingerprint: Digest(row.get(28)?),
         policy_revision: Digest(row.get(29)?),
+        confirmed: row.get(40)?,
+        due_ms: row.get(41)?,
+        tries: row.get(42)?,
         finish,
     })
+}
+
+/// Reads the columns of [`record_query`], and the newest note's.
+fn pending(row: &Row<'_>) -> rusqlite::Result<Pending> {
+    Ok(Pending { record: record(row)?, last: row.get(43)? })
+}
+
+/// The entries that are due, the one due longest first.
+pub(super) fn due(conn: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Pending>> {
+    conn.prepare_cached(record_query!(
+        "WHERE e.number IN (SELECT number FROM entry INDEXED BY due \
+         WHERE due_ms IS NOT NULL AND due_ms <= ?1 AND state IN (4, 5) \
+         ORDER BY due_ms LIMIT ?2) ORDER BY e.due_ms, e.number"
+    ))?
+    .query_map(params![now_ms, limit_of(limit)], pending)?
+    .collect()
+}
+
+/// One entry, as [`due`] gives it.
+pub(super) fn pending_of(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<Pending>> {
+    let Some(number) = number_of(conn, entry)? else {
+        return Ok(None);
+    };
+    conn.prepare_cached(record_query!("WHERE e.number = ?1 AND e.state IN (4, 5)"))?
+        .query_row([number], pending)
+        .optional()
+}
+
+/// The state before an entry's newest attempt.
+pub(super) fn before(conn: &Connection, entry: EntryId) -> rusqlite::Result<Option<String>> {
+    let Some(number) = number_of(conn, entry)? else {
+        return Ok(None);
+    };
+    conn.prepare_cached("SELECT before FROM image WHERE entry = ?1")?
+        .query_row([number], |row| row.get(0))
+        .optional()
 }
 
 /// The numbers that an entry with this id can have: 43 bits of its id's milliseconds, then the
@@ -148,17 +190,20 @@ pub(super) fn list(conn: &Connection, filter: &Filter) -> rusqlite::Result<Vec<R
             "WHERE e.number < ?1 AND e.number IN \
              (SELECT number FROM entry INDEXED BY one_open WHERE state <= 4 AND state = ?2) \
              AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
-             ORDER BY e.number DESC LIMIT ?4"
+             AND (?6 IS NULL OR e.principal = ?6) AND e.number >= ?7 ORDER BY e.number DESC LIMIT ?4"
         )
     } else {
         record_query!(
             "WHERE e.number < ?1 AND (?2 IS NULL OR e.state = ?2) \
              AND (?3 IS NULL OR e.operation = ?3) AND (?5 IS NULL OR e.task = ?5) \
-             ORDER BY e.number DESC LIMIT ?4"
+             AND (?6 IS NULL OR e.principal = ?6) AND e.number >= ?7 ORDER BY e.number DESC LIMIT ?4"
         )
     };
+    let since = filter.since_ms.map_or(0, |ms| ms.clamp(0, (1 << 43) - 1) << 20);
+    let limit = limit_of(filter.limit);
+    let (task, principal) = (&filter.task, &filter.principal);
     conn.prepare_cached(query)?
-        .query_map((before, state, operation, limit_of(filter.limit), &filter.task), record)?
+        .query_map((before, state, operation, limit, task, principal, since), record)?
         .collect()
 }
 
@@ -168,8 +213,8 @@ pub(super) fn history(conn: &Connection, newest: i64) -> rusqlite::Result<Vec<St
     conn.prepare_cached(
         "WITH RECURSIVE step(seq) AS (VALUES(?1) UNION ALL \
          SELECT h.previous FROM history h JOIN step USING (seq) WHERE h.previous IS NOT NULL) \
-         SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why \
-         FROM step JOIN history h USING (seq) ORDER BY h.seq",
+         SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why, \
+         h.noted, h.detail, h.verdict, h.disposition, h.upstream_status FROM step JOIN history h USING (seq) ORDER BY h.seq",
     )?
     .query_map([newest], |row| {
         Ok(Step {
@@ -181,6 +226,11 @@ pub(super) fn history(conn: &Connection, newest: i64) -> rusqlite::Result<Vec<St
             cause: cause(row, 5)?,
             who: row.get(6)?,
             why: row.get(7)?,
+            noted: optional(row, 8, |text: String| Noted::from_name(&text))?,
+            detail: row.get(9)?,
+            verdict: optional(row, 10, |text: String| Verdict::from_name(&text))?,
+            disposition: optional(row, 11, |text: String| Disposition::from_name(&text))?,
+            upstream_status: row.get(12)?,
         })
     })?
     .collect()

@@ -1,4 +1,4 @@
--- The embedded ledger, schema version 1. Any SQLite tool may read this file while takeback runs:
+-- The embedded ledger, schema version 2. Any SQLite tool may read this file while takeback runs:
 --   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
 -- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
 -- may change with the version. Nobody but takeback may write.
@@ -49,12 +49,16 @@ CREATE TABLE entry (
   spent_ms INTEGER,                -- the confirmation that this attempt used up
   spent_nonce BLOB,
   cause TEXT,                      -- of the newest finish; means nothing while begun
-  lookup TEXT                      -- the resolved read that finds the effect, JSON
+  lookup TEXT,                     -- the resolved read that finds the effect, JSON
+  due_ms INTEGER,                  -- when it is looked at next of itself; NULL: not
+  tries INTEGER NOT NULL DEFAULT 0, -- looks since the newest attempt
+  verdict TEXT                     -- of what was read since the finish; NULL: the finish's holds
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
 CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE state <= 4;
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
+CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
 
 CREATE TABLE alias (
   -- Further keys under which a caller sent the same entry again.
@@ -94,7 +98,15 @@ CREATE TABLE history (
   undo_unavailable TEXT,
   status INTEGER,                  -- the kept answer: status,
   headers BLOB,                    -- name, NUL, value, NUL, ...
-  body BLOB
+  body BLOB,
+  noted TEXT,                      -- what was looked at after the finish: lookup, readback
+  detail TEXT                      -- JSON: who allowed a begin, what a finish or a look proved
+) STRICT;
+
+CREATE TABLE image (
+  -- The state before a call, where its operation declares that it be read.
+  entry INTEGER PRIMARY KEY,       -- entry.number
+  before TEXT NOT NULL             -- JSON
 ) STRICT;
 
 CREATE TABLE spent (
@@ -103,40 +115,3 @@ CREATE TABLE spent (
   nonce BLOB NOT NULL,
   PRIMARY KEY (expires_ms, nonce)
 ) STRICT, WITHOUT ROWID;
-
-CREATE VIEW entries AS
-SELECT
-  lower(substr(hex(e.id), 1, 8) || '-' || substr(hex(e.id), 9, 4) || '-'
-    || substr(hex(e.id), 13, 4) || '-' || substr(hex(e.id), 17, 4) || '-'
-    || substr(hex(e.id), 21)) AS entry,
-  CASE e.state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS state,
-  CASE WHEN e.state > 2 THEN e.cause END AS cause,
-  f.verdict, e.class, e.kind, e.operation, e.target, e.transport, e.principal, e.key,
-  coalesce(e.ledger_id, e.key) AS ledger_id, e.key_sent, e.task, e.staged_for, e.attempt,
-  e.began_ms, strftime('%Y-%m-%dT%H:%M:%fZ', e.began_ms / 1000.0, 'unixepoch') AS began,
-  CASE WHEN e.state > 2 THEN e.finished_ms END AS finished_ms,
-  CASE WHEN e.state > 2
-    THEN strftime('%Y-%m-%dT%H:%M:%fZ', e.finished_ms / 1000.0, 'unixepoch') END AS finished,
-  e.delivered, f.upstream_status, f.upstream_id, f.undo, f.compensate, f.deadline_ms,
-  strftime('%Y-%m-%dT%H:%M:%fZ', f.deadline_ms / 1000.0, 'unixepoch') AS deadline,
-  f.undo_unavailable, e.lookup,
-  lower(hex(e.repeats)) AS repeats, lower(hex(e.digest)) AS digest, e.number,
-  e.state AS state_code
-FROM entry e LEFT JOIN history f ON f.seq = e.finish;
-
-CREATE VIEW open_entries AS
-SELECT * FROM entries WHERE state_code <= 4;
-
-CREATE VIEW history_readable AS
-SELECT
-  h.seq, strftime('%Y-%m-%dT%H:%M:%fZ', h.at_ms / 1000.0, 'unixepoch') AS at,
-  lower(substr(hex(e.id), 1, 8) || '-' || substr(hex(e.id), 9, 4) || '-'
-    || substr(hex(e.id), 13, 4) || '-' || substr(hex(e.id), 17, 4) || '-'
-    || substr(hex(e.id), 21)) AS entry,
-  CASE h.from_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS from_state,
-  CASE h.to_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
-    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS to_state,
-  h.attempt, h.cause, h.who, h.why, e.operation
-FROM history h LEFT JOIN entry e ON e.number = h.entry;

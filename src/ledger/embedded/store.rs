@@ -6,56 +6,19 @@
 
 mod begin;
 mod finish;
+mod note;
 
 use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use crate::contract::class::Outcome;
 use crate::contract::key::{Digest, EntryId, Key};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{
-    Begun, Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Settled, Stored, Stranger,
-};
+use crate::ledger::{Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
+use super::super::desk::command::{Done, Settle, TookBack};
 use super::finder::{Finder, Trace};
 use super::rows::{self, prior_columns};
-
-/// What became of a write, before it is committed.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// A begin.
-    Begun(Begun),
-    /// Something, and nobody needs more.
-    Written,
-    /// No such entry; nothing written.
-    NotFound,
-    /// The entry cannot be settled; nothing written.
-    NotUnknown(State),
-    /// The states do not allow it; nothing written.
-    Refused,
-    /// A decision.
-    Settled(Settled),
-}
-
-/// The decision of a lookup or of a person.
-#[derive(Debug)]
-pub(super) struct Settle {
-    pub(super) entry: EntryId,
-    pub(super) outcome: Outcome,
-    pub(super) who: String,
-    pub(super) why: String,
-    pub(super) now_ms: i64,
-}
-
-/// A call that was made to take an entry back, and did.
-#[derive(Debug)]
-pub(super) struct TookBack {
-    pub(super) entry: EntryId,
-    pub(super) by: EntryId,
-    pub(super) who: String,
-    pub(super) now_ms: i64,
-}
 
 /// The store: the connection, and what must be known without asking it.
 #[derive(Debug)]
@@ -247,6 +210,7 @@ impl Store {
         drop(statement);
         if found.by_digest.is_none() {
             let hash = self.finder.hash(principal, digest_trace(&look.digest, look.staged));
+            found.hashes.digest = Some(hash);
             found.by_digest = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
@@ -261,6 +225,7 @@ impl Store {
         }
         if let Some(key) = look.key.as_ref().map(Key::as_str) {
             let hash = self.finder.hash(principal, Trace::Key(key));
+            found.hashes.key = Some(hash);
             found.by_key = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
@@ -272,15 +237,21 @@ impl Store {
                     .optional()
             })?;
             if found.open_of_stranger.is_none() {
-                found.open_of_stranger = self.stranger(key, principal)?;
+                let anyones = self.anyones(key);
+                found.hashes.anyones = Some(anyones);
+                found.open_of_stranger = self.stranger(anyones, key, principal)?;
             }
         }
         Ok(found)
     }
 
     /// Whether a weak principal other than this one has an open entry that began under this key.
-    fn stranger(&self, key: &str, principal: &str) -> rusqlite::Result<Option<Stranger>> {
-        let hash = self.anyones(key);
+    fn stranger(
+        &self,
+        hash: i64,
+        key: &str,
+        principal: &str,
+    ) -> rusqlite::Result<Option<Stranger>> {
         for (_, number) in self.strangers.range((hash, i64::MIN)..=(hash, i64::MAX)) {
             let is_one = self
                 .conn
@@ -336,6 +307,7 @@ impl Store {
                     digest: Digest(row.get(6)?),
                     spent: spent_ms.zip(nonce),
                     weak: row.get(9)?,
+                    anyones: None,
                 })
             })
             .optional()
@@ -370,7 +342,7 @@ impl Store {
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                 cause, who, why, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
                 seq,
@@ -383,6 +355,7 @@ impl Store {
                 step.cause.map(Cause::as_str),
                 step.who,
                 step.why,
+                step.detail,
             ])?;
         Ok(seq)
     }
@@ -390,7 +363,7 @@ impl Store {
 
 impl<'a> Step<'a> {
     /// The step that makes an entry.
-    fn first(number: i64, at_ms: i64) -> Self {
+    fn first(number: i64, at_ms: i64, detail: Option<&'a str>) -> Self {
         Self {
             number,
             previous: None,
@@ -401,6 +374,7 @@ impl<'a> Step<'a> {
             cause: None,
             who: None,
             why: None,
+            detail,
         }
     }
 
@@ -416,6 +390,7 @@ impl<'a> Step<'a> {
             cause,
             who: None,
             why: None,
+            detail: None,
         }
     }
 }
@@ -444,6 +419,15 @@ struct Repeats {
     open_of_stranger: Option<Stranger>,
     /// The entry that holds the unique claim on principal, digest and stage flag.
     claimed: Option<i64>,
+    hashes: Hashes,
+}
+
+/// The hashes that a look needed; a begin needs them again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hashes {
+    digest: Option<i64>,
+    key: Option<i64>,
+    anyones: Option<i64>,
 }
 
 impl Repeats {
@@ -468,6 +452,8 @@ struct Subject {
     digest: Digest,
     spent: Option<(i64, [u8; 16])>,
     weak: bool,
+    /// The hash of its key among the strangers', if it was made.
+    anyones: Option<i64>,
 }
 
 /// An entry that is taken back.
@@ -489,6 +475,7 @@ struct Step<'a> {
     cause: Option<Cause>,
     who: Option<&'a str>,
     why: Option<&'a str>,
+    detail: Option<&'a str>,
 }
 
 fn digest_trace(digest: &Digest, is_staged: bool) -> Trace<'_> {

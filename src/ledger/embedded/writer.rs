@@ -5,6 +5,12 @@
 //! deliveries alone do not make it commit: they wait up to [`LAZY`] for a begin to ride with. Reads
 //! are answered at once, out of the open transaction, so that they see what was queued before them.
 //!
+//! A finish is acknowledged when it is queued, and durable a commit later: a crash between the two
+//! leaves the entry begun, unknown at the next start, and its repeat is refused until it is settled. What
+//! must not happen is that a finish finds no room. So begins are refused while the volume, or the
+//! ledger's own limit, has only as much room left as finishes may need; and a store that failed counts as
+//! down until everything that it owed is on disk.
+//!
 //! If one command fails in SQL, the batch is rolled back and its commands run one by one. If the
 //! store fails, everybody who waits is told so, finishes go to a backlog, and the file is opened
 //! again and tried from time to time. A begin that was told so may have reached the disk all the
@@ -21,12 +27,13 @@ use tokio::sync::oneshot;
 
 use crate::ledger::{Begun, LedgerError, Reason};
 
-use super::command::{
-    Command, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
+use super::super::desk::Shared;
+use super::super::desk::command::{
+    Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
+use super::Options;
 use super::file::{self, Identity};
-use super::store::{Done, Store};
-use super::{Options, Shared};
+use super::store::Store;
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -62,6 +69,10 @@ pub(super) struct Writer {
     pub(super) identity: Identity,
     /// The newest step that is on disk: a file that lacks it is not this ledger.
     pub(super) durable_seq: i64,
+    /// How long the log was after the last commit.
+    pub(super) log_bytes: u64,
+    /// Whether the ledger's own size limit leaves room for finishes only.
+    pub(super) is_over_cap: bool,
     /// Held until the thread ends.
     pub(super) lock: File,
     pub(super) batch: Batch,
@@ -111,6 +122,7 @@ impl Writer {
     /// Runs until the ledger is closed or its last handle is gone.
     pub(super) fn run(mut self) {
         self.check_size();
+        self.check_room();
         loop {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
@@ -289,7 +301,7 @@ impl Writer {
             Write::Begin(begin, ..) => {
                 self.shared.note_time(begin.now_ms);
                 #[cfg(test)]
-                if begin.target == super::tests::POISON {
+                if begin.target == crate::ledger::tests::POISON {
                     store.begin(begin)?;
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
@@ -301,6 +313,7 @@ impl Writer {
                 self.shared.note_time(*now_ms);
                 store.heartbeat(*now_ms)
             }
+            Write::Note(note, _) => store.note(note),
             Write::Settle(settle, _) => store.settle(settle),
             Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
@@ -327,6 +340,7 @@ impl Writer {
         if self.commits.is_multiple_of(SIZE_CHECK) {
             self.check_size();
         }
+        self.check_room();
         if self.dirt >= CHECKPOINT {
             self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)");
         }
@@ -337,6 +351,8 @@ impl Writer {
             return Err(Failure::new(Reason::Failed, "no store"));
         };
         store.merge()?;
+        // Before the commit, which would write on behind what was cut off.
+        file::check_log(&self.path, self.log_bytes)?;
         #[cfg(test)]
         self.shared.faults.before_commit()?;
         store.conn().prepare_cached("COMMIT")?.execute([])?;
@@ -345,6 +361,7 @@ impl Writer {
         // After the commit: what was written to a file that is no longer at its path is not kept.
         self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
+        self.log_bytes = file::log_bytes(&self.path);
         Ok(())
     }
 
@@ -407,7 +424,11 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..) | Write::Heartbeat(..) | Write::Settle(..) | Write::TookBack(..) => {
+            Write::Begin(..)
+            | Write::Heartbeat(..)
+            | Write::Note(..)
+            | Write::Settle(..)
+            | Write::TookBack(..) => {
                 refuse(write, error);
             }
         }
@@ -420,7 +441,6 @@ impl Writer {
                 tracing::info!(backlog = self.backlog.len(), "the ledger takes writes again");
                 self.dirt += PAGES;
                 self.store = Some(store);
-                self.shared.set_down(None);
                 self.check_size();
                 for write in std::mem::take(&mut self.backlog) {
                     self.take(write);
@@ -429,6 +449,11 @@ impl Writer {
                     }
                 }
                 self.commit();
+                // Not before: what the backlog holds is what reports call unfinished.
+                if self.store.is_some() {
+                    self.shared.set_down(None);
+                    self.check_room();
+                }
             }
             Err(failure) => {
                 tracing::debug!(
@@ -462,6 +487,7 @@ impl Writer {
         store.conn().execute_batch("COMMIT")?;
         identity.check(&self.path)?;
         self.identity = identity;
+        self.log_bytes = file::log_bytes(&self.path);
         Ok(store)
     }
 
@@ -475,12 +501,23 @@ impl Writer {
         }
     }
 
-    /// Compares what the file takes with its limit: begins are refused before finishes are.
+    /// Compares what the file takes with its limit: begins are refused before finishes are, once
+    /// [`check_room`](Self::check_room) says so.
     fn check_size(&mut self) {
         let (Some(cap), Some(store)) = (self.options.size_cap_bytes, &self.store) else { return };
         match file::used_bytes(store.conn(), &self.path) {
-            Ok(used) => self.shared.set_reserved(used >= cap - cap / 100 * RESERVE_PERCENT),
+            Ok(used) => self.is_over_cap = used >= cap - cap / 100 * RESERVE_PERCENT,
             Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Says whether begins are still taken. One look at the volume, which costs nothing beside a commit.
+    fn check_room(&self) {
+        if self.store.is_some() {
+            let is_nearly_full = file::is_nearly_full(&self.path);
+            #[cfg(test)]
+            let is_nearly_full = is_nearly_full || self.shared.faults.is_nearly_full();
+            self.shared.set_reserved(self.is_over_cap || is_nearly_full);
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use super::lookup::{Answer, interpret};
 use super::*;
 use crate::call::payload::Budget;
 use crate::clock::{Clock, ManualClock};
@@ -17,10 +19,11 @@ use crate::ledger::{
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::Policies;
-use crate::pipeline::{Limits, McpSettings, McpState, Settings, Timeouts};
+use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use crate::policy;
+use crate::server::Drain;
 use crate::tasks::Tasks;
-use crate::upstream::{self, Authority};
+use crate::upstream::{self, Authority, Upstream};
 
 /// A create whose lookup is by key, with the given further members of `lookup`.
 fn policy(by: &str, more: &str) -> String {
@@ -113,7 +116,7 @@ fn a_lookups_answer_says_one_of_four_things() {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     for (operation, status, body, right) in table {
         let lookup = operation.lookup.as_ref().unwrap();
-        let found = super::Found { status: *status, headers: &headers };
+        let found = super::lookup::Found { status: *status, headers: &headers };
         let got = interpret(operation, lookup, &found, &Bytes::from_static(body.as_bytes()));
         assert_eq!(got.map_err(|_| ()), *right, "{status} {body}");
     }
@@ -132,7 +135,7 @@ fn an_answer_that_is_not_all_there_or_not_json_cannot_tell() {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
-        let found = super::Found { status: 200, headers: &headers };
+        let found = super::lookup::Found { status: 200, headers: &headers };
         let got = interpret(&operation, lookup, &found, &Bytes::from_static(b"[]"));
         assert!(got.is_err(), "{name}");
     }
@@ -202,6 +205,7 @@ impl Bench {
                     request_idle: TOTAL,
                 },
                 timeouts: Timeouts { connect: TOTAL, head: TOTAL, idle: TOTAL, total: TOTAL },
+                first_look: Duration::from_secs(5),
                 pseudonym: "takeback-test".to_owned(),
                 upstream_authority: "gw:80".to_owned(),
                 upstream_base: "/api".to_owned(),
@@ -209,6 +213,7 @@ impl Bench {
                     header::AUTHORIZATION,
                     HeaderValue::from_static("Bearer t"),
                 )],
+                spans: None,
                 mcp: McpSettings::default(),
             },
             tasks: tasks.clone(),
@@ -222,10 +227,15 @@ impl Bench {
     }
 
     async fn run(&self) -> (Conclusion, String) {
-        let run = reconcile_once(&self.shared, &self.upstream).await.unwrap();
+        let run = reconcile_once(&self.fetch()).await.unwrap();
         assert_eq!(run.len(), 1);
         assert_eq!(run[0].entry, self.entry);
         (run[0].conclusion, run[0].why.clone())
+    }
+
+    fn fetch(&self) -> Fetch {
+        let (shared, upstream) = (Arc::clone(&self.shared), self.upstream.clone());
+        Fetch { shared, upstream, drain: Drain::new() }
     }
 
     async fn is_unknown(&self) -> bool {
@@ -255,6 +265,8 @@ async fn begin_unknown(ledger: &Ledger, entry: EntryId, lookup: Option<&str>) {
         ledger_id: Key::from_entry(entry),
         key_sent: true,
         lookup: lookup.map(str::to_owned),
+        authorization: None,
+        before: None,
         repeats: None,
         spend: None,
         now_ms: BEGAN_MS,
@@ -277,6 +289,8 @@ async fn begin_unknown(ledger: &Ledger, entry: EntryId, lookup: Option<&str>) {
         undo_unavailable: None,
         answer: None,
         undoes: None,
+        evidence: None,
+        due_ms: Some(BEGAN_MS),
         now_ms: BEGAN_MS,
     };
     ledger.finish_durably(finish).await.unwrap();
@@ -311,7 +325,7 @@ async fn nothing_found_settles_only_after_the_settle_time_and_only_twice() {
     let bench = Bench::new(&policy("idempotency_key", settle), Some(KEPT), address).await;
 
     assert_eq!(bench.run().await.0, Conclusion::Absent);
-    bench.hand.advance(TOTAL + Duration::from_millis(1_999));
+    bench.hand.advance(TOTAL + Duration::from_millis(5_000 + 1_999));
     let (conclusion, why) = bench.run().await;
     assert_eq!(conclusion, Conclusion::Absent);
     assert!(why.contains("counts in 1 s"), "{why}");
@@ -347,7 +361,7 @@ async fn an_entry_whose_lookup_cannot_be_made_stays_unknown_and_says_why() {
         (None, Conclusion::NoLookup, "left nothing"),
         (Some("{"), Conclusion::NoLookup, "cannot be read"),
         (Some(&other), Conclusion::NoLookup, "another lookup"),
-        (Some(tool), Conclusion::Inconclusive, "a tool's call"),
+        (Some(tool), Conclusion::Inconclusive, "would not be notes.find"),
         (Some(&post), Conclusion::Inconclusive, "no GET"),
         (Some(&elsewhere), Conclusion::Inconclusive, "would not be notes.find"),
         (Some(KEPT), Conclusion::Inconclusive, "refused or unreachable"),

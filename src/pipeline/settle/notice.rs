@@ -18,6 +18,8 @@ use crate::upstream::{LostReason, NotSentReason};
 /// See the module's page.
 #[derive(Debug)]
 pub(super) enum Notice {
+    /// The process ends, and does not wait for the answer.
+    Cut,
     /// A task of ours died.
     Died,
     /// Not a byte was sent.
@@ -36,12 +38,13 @@ impl Notice {
             Self::NotSent(_) => "not_sent",
             Self::ReadLost(_) => "answer_lost",
             Self::Unreplayable => "answer_not_kept",
-            Self::Died | Self::WriteLost(_) => "outcome_unknown",
+            Self::Cut | Self::Died | Self::WriteLost(_) => "outcome_unknown",
         }
     }
 
     fn status(&self) -> StatusCode {
         match self {
+            Self::Cut => StatusCode::SERVICE_UNAVAILABLE,
             Self::Died => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unreplayable => StatusCode::CONFLICT,
             Self::NotSent(NotSentReason::ConnectTimeout | NotSentReason::PoolTimeout) => {
@@ -60,7 +63,7 @@ impl Notice {
     fn is_retryable(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::ReadLost(_) => true,
-            Self::Died | Self::Unreplayable | Self::WriteLost(_) => false,
+            Self::Cut | Self::Died | Self::Unreplayable | Self::WriteLost(_) => false,
         }
     }
 
@@ -82,6 +85,11 @@ impl Notice {
                  outcome is unknown{named}. Do not repeat it; look first, with the lookup of the \
                  report if there is one."
             ),
+            Self::Cut => format!(
+                "This proxy ends, and the answer of the call had not come. It may have happened, and \
+                 its outcome is unknown{named}. Do not repeat it; look first, with the lookup of the \
+                 report if there is one."
+            ),
             Self::Died => format!(
                 "This proxy failed while it made the call. It may have happened, and its outcome \
                  is unknown{named}. Do not repeat it; look first."
@@ -92,7 +100,11 @@ impl Notice {
     fn details(&self, entry: Option<EntryId>) -> String {
         let sent = match self {
             Self::NotSent(_) => "false",
-            Self::Died | Self::ReadLost(_) | Self::Unreplayable | Self::WriteLost(_) => "true",
+            Self::Cut
+            | Self::Died
+            | Self::ReadLost(_)
+            | Self::Unreplayable
+            | Self::WriteLost(_) => "true",
         };
         let mut json = format!("{{\"sent\":{sent}");
         if let Some(entry) = entry {

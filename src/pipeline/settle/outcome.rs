@@ -2,15 +2,15 @@
 //! say it.
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use super::{Case, is_unfinished};
 use crate::call::digest::{BodyForm, http_mark, tool_mark};
 use crate::contract::assertion::evaluate;
 use crate::contract::class::{Class, Disposition, Outcome, Verdict};
-use crate::contract::json::Doc;
+use crate::contract::json::{Doc, write_string};
 use crate::contract::key::Digest;
-use crate::contract::operation::{BodyType, Draft, FollowUp, Operation, Reference, Verification};
+use crate::contract::operation::{BodyType, Draft, FollowUp, Operation, Reference};
 use crate::contract::path::{Found as PathFound, Request, Scope};
 use crate::contract::report::{CallJson, HandleJson, LedgerNote, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
@@ -18,8 +18,10 @@ use crate::contract::undo::{Resolved, Unavailable, check_sensitive, resolve, res
 use crate::http::body::{BodyDoc, RequestDoc};
 use crate::ledger::{Answer, Cause, Finish, Finished, State};
 use crate::metrics::Availability;
-use crate::pipeline::Write;
+use crate::pipeline::image::{Image, is_strong};
 use crate::pipeline::live::Live;
+use crate::pipeline::proof::prove;
+use crate::pipeline::{Shared, Write};
 use crate::policy::{Choice, Found, choose};
 
 /// What a dispatch came to, before the evidence is looked at.
@@ -89,13 +91,17 @@ pub(super) struct Conclusion {
     pub(super) cause: Option<Cause>,
     /// Of the evidence; only for an accepted write.
     pub(super) verdict: Option<Verdict>,
-    status: Option<u16>,
+    proof: Option<String>,
+    proof_due_ms: Option<i64>,
+    /// The upstream's.
+    pub(super) status: Option<u16>,
     is_answer: bool,
     upstream_id: Option<String>,
     undo: Option<(CallJson, UndoKind)>,
     undo_mark: Option<Digest>,
     compensate: Option<CallJson>,
-    deadline_ms: Option<i64>,
+    /// Until when the undo can be made.
+    pub(super) deadline_ms: Option<i64>,
     unavailable: Option<String>,
     inverse_report: Option<Availability>,
     compensate_report: Option<Availability>,
@@ -155,6 +161,7 @@ pub(super) fn conclude(
 ) -> Conclusion {
     let write = case.write();
     let operation = write.operation();
+    let began = write.head.span.as_ref().map(|_| case.shared.clock.instant());
     let mut disposition = dispatched.disposition;
     if disposition == Disposition::Accepted
         && !operation.rejected_if.is_empty()
@@ -184,6 +191,8 @@ pub(super) fn conclude(
         state,
         cause: dispatched.cause,
         verdict: None,
+        proof: None,
+        proof_due_ms: None,
         status: dispatched.status,
         is_answer: dispatched.is_answer && !case.agent.is_gone(),
         upstream_id: None,
@@ -199,12 +208,18 @@ pub(super) fn conclude(
     };
     let key = case.carried.key.as_ref().map(|key| key.as_str());
     if state == State::Accepted {
-        conclusion.verdict = Some(verdict(operation, evidence));
         if let Some(evidence) = evidence {
             conclusion.upstream_id =
                 operation.upstream_id.as_ref().and_then(|selector| selector.identifier(evidence));
         }
+        let id = conclusion.upstream_id.as_deref();
+        let proof = prove(operation, evidence, id, case.shared.clock.now_ms());
+        conclusion.verdict = Some(proof.verdict);
+        conclusion.proof = proof.record;
+        conclusion.proof_due_ms = proof.due_ms;
+        let etag = evidence.and_then(|evidence| evidence.headers.get(http::header::ETAG));
         let scope = Scope {
+            before: case.before.as_ref().map(|image| image.root()),
             request: write.request(),
             response: evidence.and_then(|evidence| evidence.response),
             key,
@@ -220,32 +235,31 @@ pub(super) fn conclude(
         } else if let Some(why) = write.degraded {
             conclusion.unavailable = Some(why.to_owned());
         } else if conclusion.verdict != Some(Verdict::Contradicted) {
-            conclusion.undo(case, operation, &scope);
+            conclusion.undo(case, operation, &scope, etag);
         }
     } else if let Some(lookup) = &operation.lookup {
-        let scope = Scope { request: write.request(), response: None, key };
+        let scope = Scope { before: None, request: write.request(), response: None, key };
         let is_sensitive =
             check_sensitive(&lookup.arguments, &scope, &operation.sensitive).is_err();
         if !is_sensitive && let Ok(resolved) = resolve_lookup(lookup, &scope) {
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
     }
+    if let (Some(span), Some(began)) = (&write.head.span, began) {
+        span.step("anvil.verify", began, case.shared.clock.instant());
+    }
     conclusion
 }
 
-fn verdict(operation: &Operation, evidence: Option<&Evidence<'_>>) -> Verdict {
-    match (&operation.verification, evidence) {
-        (Verification::ResponseBinding { assertions, .. }, Some(evidence)) => {
-            evaluate(assertions, evidence).verdict
-        }
-        (Verification::ResponseBinding { .. } | Verification::None | Verification::Plan, _) => {
-            Verdict::Inconclusive
-        }
-    }
-}
-
 impl Conclusion {
-    fn undo(&mut self, case: &Case, operation: &Operation, scope: &Scope<'_>) {
+    /// `etag` is that of the state that the call left.
+    fn undo(
+        &mut self,
+        case: &Case,
+        operation: &Operation,
+        scope: &Scope<'_>,
+        etag: Option<&HeaderValue>,
+    ) {
         let now_ms = case.shared.clock.now_ms();
         let live = &case.write().live;
         let resolved = |call: &FollowUp| {
@@ -259,7 +273,10 @@ impl Conclusion {
             Class::Read | Class::Irreversible => {}
             Class::Reversible => {
                 if let Some(inverse) = &operation.inverse {
-                    let inverse = resolved(inverse);
+                    let mut inverse = resolved(inverse);
+                    if let (Ok(call), Some(image)) = (&mut inverse, &case.before) {
+                        only_if_unchanged(call, image, etag);
+                    }
                     self.inverse_report = Some(availability(&inverse));
                     self.offer(inverse, UndoKind::Inverse);
                 } else {
@@ -293,6 +310,11 @@ impl Conclusion {
         }
     }
 
+    /// How the effect is taken back, if it can be.
+    pub(super) fn undo_kind(&self) -> Option<UndoKind> {
+        self.undo.as_ref().map(|(_, kind)| *kind)
+    }
+
     /// What the ledger records.
     pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
         let is_accepted = self.state == State::Accepted;
@@ -316,6 +338,12 @@ impl Conclusion {
             answer: if is_kept { answer } else { None },
             undoes: (is_accepted && self.verdict != Some(Verdict::Contradicted))
                 .then_some(case.write().digest.mark),
+            evidence: self.proof.clone(),
+            due_ms: match self.state {
+                State::Unknown => Some(first_look_ms(&case.shared, now_ms)),
+                State::Accepted => self.proof_due_ms,
+                State::Begun | State::Rejected | State::Undone | State::Waiting => None,
+            },
             now_ms,
         }
     }
@@ -367,6 +395,32 @@ impl Conclusion {
     }
 }
 
+/// The argument that makes an inverse one for the very state that its call left.
+pub const IF_UNCHANGED: &str = "header.if-match";
+
+/// An inverse that puts a state back must not overwrite what came after the call: where the resource
+/// names its states, the inverse asks for the one that the call left. The tag of the state before would
+/// be the wrong one, for that is not there any more.
+fn only_if_unchanged(call: &mut Resolved, image: &Image, etag: Option<&HeaderValue>) {
+    let Some((_, target)) = &call.http else { return };
+    let Some(etag) = etag.filter(|etag| is_strong(etag)) else { return };
+    let is_set = call.headers.iter().any(|(name, _)| *name == http::header::IF_MATCH);
+    let Ok(text) = etag.to_str() else { return };
+    if is_set || !image.takes_if_match(target) {
+        return;
+    }
+    let mut json = String::new();
+    write_string(text, &mut json);
+    call.arguments.push((IF_UNCHANGED.to_owned(), json));
+    call.headers.push((http::header::IF_MATCH, etag.clone()));
+}
+
+/// When an entry that became unknown is first looked up.
+pub(super) fn first_look_ms(shared: &Shared, now_ms: i64) -> i64 {
+    let after_ms = i64::try_from(shared.settings.first_look.as_millis()).unwrap_or(i64::MAX);
+    now_ms.saturating_add(after_ms)
+}
+
 fn availability(call: &Result<Resolved, Unavailable>) -> Availability {
     match call {
         Ok(_) => Availability::Available,
@@ -397,7 +451,7 @@ pub fn is_what_it_says(
             .ok_or_else(|| Unavailable::NotServed { operation: wanted.clone() })?;
         let arguments = Doc::parse(resolved.arguments_json()).map_err(|_| other())?;
         let request = Request::Arguments(arguments.root());
-        let scope = Scope { request, response: None, key: None };
+        let scope = Scope { before: None, request, response: None, key: None };
         return is_wanted(choose(&Found::One(group), &scope)).then_some(()).ok_or_else(other);
     }
     let Some((method, target)) = &resolved.http else {
@@ -431,7 +485,7 @@ pub fn is_what_it_says(
             Some(crate::contract::operation::Target::Tool { .. }) | None => Vec::new(),
         };
         let doc = RequestDoc::new(&params, query, &headers, body.clone());
-        let scope = Scope { request: doc.request(), response: None, key: None };
+        let scope = Scope { before: None, request: doc.request(), response: None, key: None };
         is_wanted(choose(&Found::One(group), &scope))
     });
     is_it.then_some(()).ok_or_else(other)

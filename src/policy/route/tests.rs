@@ -131,7 +131,7 @@ fn chosen(snapshot: &Snapshot, path: &str, head: &str, body: Body<'_>) -> String
             is_opaque: false,
         },
     };
-    let scope = Scope { request, response: None, key: None };
+    let scope = Scope { before: None, request, response: None, key: None };
     let found = snapshot.find_http(&http::Method::POST, path);
     match choose(&found, &scope) {
         Choice::Declared(served) => served.operation.id.to_string(),
@@ -257,7 +257,7 @@ fn tools_have_variants_by_their_arguments() {
     let one = |text: &str| {
         let doc = Doc::parse(text.to_owned()).unwrap();
         let request = Request::Arguments(doc.root());
-        let scope = Scope { request, response: None, key: None };
+        let scope = Scope { before: None, request, response: None, key: None };
         matches!(choose(&Found::One(group), &scope), Choice::Declared(_))
     };
     assert!(one(r#"{"mode":1}"#));

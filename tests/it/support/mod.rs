@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod mcp;
+pub mod postgres;
 pub mod process;
 pub mod sidecar;
 pub mod upstream;

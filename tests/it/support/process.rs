@@ -13,6 +13,8 @@ use super::{Agent, wait};
 pub struct Home {
     directory: tempfile::TempDir,
     pub upstream: SocketAddr,
+    /// The ledger's URL, if it is no file.
+    url: Option<String>,
 }
 
 impl Home {
@@ -20,7 +22,17 @@ impl Home {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("policies")).unwrap();
         std::fs::write(directory.path().join("policies/test.yaml"), policy).unwrap();
-        Self { directory, upstream }
+        Self { directory, upstream, url: None }
+    }
+
+    /// As [`new`](Self::new), with its ledger in a database.
+    pub fn on_database(policy: &str, upstream: SocketAddr, url: String) -> Self {
+        Self { url: Some(url), ..Self::new(policy, upstream) }
+    }
+
+    /// Where its ledger is, as a flag says it.
+    fn place(&self) -> String {
+        self.url.clone().unwrap_or_else(|| self.ledger().to_str().unwrap().to_owned())
     }
 
     pub fn ledger(&self) -> PathBuf {
@@ -66,12 +78,22 @@ impl Home {
             .arg(self.directory.path().join("policies"))
             .args(["--listen", &data.to_string()])
             .args(["--telemetry-listen", &telemetry.to_string()])
-            .arg("--ledger")
-            .arg(self.ledger())
+            .args(["--ledger", &self.place()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(self.directory.path().join("log")).unwrap());
+        if self.url.is_some() {
+            let socket = format!("{}.sock", self.ledger().display());
+            command.args(["--admin-listen", &socket]);
+        }
         (command, data, telemetry)
+    }
+
+    /// Starts it and does not wait until it serves.
+    pub fn launch(&self) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        let child = command.process_group(0).spawn().unwrap();
+        Process { child, data, telemetry, ledger: self.ledger() }
     }
 
     pub fn start(&self) -> Process {
@@ -82,6 +104,46 @@ impl Home {
     pub fn start_with(&self, flags: &[&str]) -> Process {
         let (mut command, data, telemetry) = self.command(&[]);
         command.args(flags);
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
+    /// Starts it with more flags; `None` if it ends before it serves.
+    pub fn try_start_with(&self, flags: &[&str]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.args(flags);
+        self.started(command, data, telemetry)
+    }
+
+    /// The folder that everything lies in.
+    pub fn folder(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Starts it with settings as variables: their names without `TAKEBACK_`.
+    pub fn start_set(&self, settings: &[(&str, &str)]) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        for (name, value) in settings {
+            command.env(format!("TAKEBACK_{name}"), value);
+        }
+        self.started(command, data, telemetry).expect("the sidecar starts")
+    }
+
+    /// Starts it with variables of others.
+    pub fn start_env(&self, variables: &[(&str, &str)]) -> Process {
+        self.try_start_env(variables).expect("the sidecar starts")
+    }
+
+    /// As `start_env`; `None` if it ends before it serves.
+    pub fn try_start_env(&self, variables: &[(&str, &str)]) -> Option<Process> {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.envs(variables.iter().copied());
+        self.started(command, data, telemetry)
+    }
+
+    /// Starts it with another filter of its log.
+    pub fn start_logging(&self, filter: &str) -> Process {
+        let (mut command, data, telemetry) = self.command(&[]);
+        command.env("TAKEBACK_LOG", filter);
         self.started(command, data, telemetry).expect("the sidecar starts")
     }
 
@@ -112,7 +174,7 @@ impl Home {
     pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_takeback"))
             .args(arguments)
-            .args(["--ledger", self.ledger().to_str().unwrap()])
+            .args(["--ledger", &self.place()])
             .output()
             .unwrap();
         let text = [output.stdout, output.stderr].concat();

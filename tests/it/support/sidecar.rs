@@ -15,7 +15,9 @@ use takeback::ledger::{Embedded, Ledger, Options};
 use takeback::mcp::Methods;
 use takeback::metrics::Metrics;
 use takeback::pipeline::confirmation::Sealer;
+use takeback::pipeline::fetch::Fetch;
 use takeback::pipeline::live::{Live, Policies};
+use takeback::pipeline::reconcile::background;
 use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
 use takeback::proxy::{Context, stack};
@@ -32,6 +34,7 @@ pub struct Sidecar {
     pub drain: Drain,
     pub places: Places,
     pub ledger_path: PathBuf,
+    upstream: SocketAddr,
     _directory: tempfile::TempDir,
 }
 
@@ -48,6 +51,7 @@ pub struct Setup {
     pub clock: Option<Clock>,
     pub mcp: McpSettings,
     pub delivered_after: Duration,
+    pub report_header: &'static str,
 }
 
 impl Setup {
@@ -68,6 +72,7 @@ impl Setup {
             clock: None,
             mcp: McpSettings::default(),
             delivered_after: long,
+            report_header: "x-anvil-effect",
         }
     }
 
@@ -108,14 +113,16 @@ impl Setup {
             clock: self.clock.clone().unwrap_or_else(|| Clock::system(0)),
             budget: Budget::new(64 << 20),
             settings: Settings {
-                report_header: takeback::http::headers::REPORT,
+                report_header: http::HeaderName::from_static(self.report_header),
                 mode: self.mode,
                 limits: self.limits.clone(),
                 timeouts: self.timeouts,
+                first_look: Duration::from_secs(5),
                 pseudonym: "takeback-test".to_owned(),
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Vec::new(),
+                spans: None,
                 mcp: self.mcp.clone(),
             },
             tasks: tasks.clone(),
@@ -160,13 +167,28 @@ impl Setup {
                 tasks.wait_idle().await;
             });
         });
-        Sidecar { address, shared, drain, places, ledger_path, _directory: directory }
+        Sidecar { address, shared, drain, places, ledger_path, upstream, _directory: directory }
     }
 }
 
 impl Sidecar {
     pub fn start(policy: &str, upstream: &Upstream) -> Self {
         Setup::new(policy).start(upstream)
+    }
+
+    /// Reads as the running sidecar makes them of itself.
+    pub fn fetch(&self) -> Fetch {
+        let authority =
+            Authority::new(&self.upstream.ip().to_string(), self.upstream.port()).unwrap();
+        let config = upstream::Config::new(authority);
+        let upstream = upstream::Upstream::new(config, self.shared.tasks.clone());
+        Fetch { shared: Arc::clone(&self.shared), upstream, drain: self.drain.clone() }
+    }
+
+    /// Looks at what is due, as the running sidecar does of itself; says how many entries that were.
+    pub fn look(&self) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { background::tick(&self.fetch()).await.unwrap() })
     }
 
     pub fn agent(&self) -> Agent {

@@ -8,7 +8,7 @@ use crate::ledger::{Begin, Begun, Guard};
 
 use super::super::finder::Trace;
 use super::super::rows;
-use super::{Done, Step, Store, Subject, digest_trace};
+use super::{Done, Hashes, Step, Store, Subject, digest_trace};
 
 impl Store {
     /// Checks that nothing changed since the look, uses up the confirmation, writes the attempt.
@@ -55,7 +55,7 @@ impl Store {
             }
         }
         match rerun {
-            None => self.insert(begin),
+            None => self.insert(begin, found.hashes),
             Some(subject) => {
                 let attempt = self.begin_again(begin, &subject)?;
                 Ok(Done::Begun(Begun::Started { attempt }))
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    fn insert(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
+    fn insert(&mut self, begin: &Begin, known: Hashes) -> rusqlite::Result<Done> {
         let look = &begin.look;
         let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
         let Some(number) = self.next_number(begin.entry)? else {
@@ -108,14 +108,21 @@ impl Store {
                 begin.lookup,
             ])?;
         self.newest = self.newest.max(number);
-        let seq = self.step(&Step::first(number, begin.now_ms))?;
-        let hash = self.finder.hash(&look.principal.id, digest_trace(&look.digest, look.staged));
+        let seq = self.step(&Step::first(number, begin.now_ms, begin.authorization.as_deref()))?;
+        self.keep_before(number, begin)?;
+        let principal = &look.principal.id;
+        let hash = known.digest.unwrap_or_else(|| {
+            self.finder.hash(principal, digest_trace(&look.digest, look.staged))
+        });
         self.finder.add(&self.conn, hash, number)?;
-        if let Some(key) = &look.key {
-            let hash = self.finder.hash(&look.principal.id, Trace::Key(key.as_str()));
+        let mut anyones = None;
+        if let Some(key) = look.key.as_ref().map(Key::as_str) {
+            let hash = known.key.unwrap_or_else(|| self.finder.hash(principal, Trace::Key(key)));
             self.finder.add(&self.conn, hash, number)?;
             if look.principal.weak {
-                self.strangers.insert((self.anyones(key.as_str()), number));
+                let hash = known.anyones.unwrap_or_else(|| self.anyones(key));
+                self.strangers.insert((hash, number));
+                anyones = Some(hash);
             }
         }
         let subject = Subject {
@@ -129,6 +136,7 @@ impl Store {
             key: look.key.as_ref().map(|key| key.as_str().to_owned()),
             digest: look.digest,
             spent: begin.spend.map(|spend| (spend.expires_ms, spend.nonce)),
+            anyones,
         };
         self.begun.insert(begin.entry, subject);
         Ok(Done::Begun(Begun::Started { attempt: 1 }))
@@ -153,14 +161,19 @@ impl Store {
 
     fn begin_again(&mut self, begin: &Begin, subject: &Subject) -> rusqlite::Result<u32> {
         let attempt = subject.attempt.saturating_add(1);
-        let seq =
-            self.step(&Step { attempt, ..Step::of(subject, State::Begun, None, begin.now_ms) })?;
+        let seq = self.step(&Step {
+            attempt,
+            detail: begin.authorization.as_deref(),
+            ..Step::of(subject, State::Begun, None, begin.now_ms)
+        })?;
+        self.keep_before(subject.number, begin)?;
         // What the last finish said stays: if this attempt is not sent, it still holds.
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
                  key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
-                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13 WHERE number = ?1",
+                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, due_ms = NULL, \
+                 tries = 0 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -187,6 +200,21 @@ impl Store {
             self.finder.add_now(&self.conn, hash, subject.number)?;
         }
         Ok(attempt)
+    }
+}
+
+impl Store {
+    /// Keeps the state before the newest attempt. An attempt without one leaves none of an earlier
+    /// attempt's: it would pass for its own.
+    fn keep_before(&self, number: i64, begin: &Begin) -> rusqlite::Result<()> {
+        if let Some(before) = &begin.before {
+            self.conn
+                .prepare_cached("INSERT OR REPLACE INTO image (entry, before) VALUES (?1, ?2)")?
+                .execute(params![number, before])?;
+        } else if begin.rerun.is_some() {
+            self.conn.prepare_cached("DELETE FROM image WHERE entry = ?1")?.execute([number])?;
+        }
+        Ok(())
     }
 }
 

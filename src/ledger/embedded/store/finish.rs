@@ -49,7 +49,8 @@ impl Store {
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = ?2, version = ?3, finish = ?3, finished_ms = ?4, \
-                 delivered = 0, answered = ?5, kept = ?6, cause = ?7 WHERE number = ?1",
+                 delivered = 0, answered = ?5, kept = ?6, cause = ?7, verdict = NULL \
+                 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -60,6 +61,15 @@ impl Store {
                 kept.is_some(),
                 finish.cause.map(Cause::as_str),
             ])?;
+        if let Some(due_ms) = finish.due_ms {
+            // A statement of its own: most finishes leave the index of what is due alone.
+            self.conn
+                .prepare_cached(
+                    "UPDATE entry SET due_ms = ?2, tries = 0 \
+                     WHERE number = ?1 AND (state <> 4 OR lookup IS NOT NULL)",
+                )?
+                .execute([subject.number, due_ms])?;
+        }
         self.closed(&subject, finish.state);
         if finish.state == State::Accepted {
             if let Some(mark) = &finish.undo_mark {
@@ -98,6 +108,8 @@ impl Store {
             undo_unavailable: None,
             answer: None,
             undoes: None,
+            evidence: None,
+            due_ms: None,
             now_ms,
         })?;
         // It may never have reached the disk.
@@ -143,7 +155,7 @@ impl Store {
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = ?2, version = ?3, finished_ms = ?4, kept = 0, \
-                 cause = ?5 WHERE number = ?1",
+                 cause = ?5, due_ms = NULL WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -175,12 +187,15 @@ impl Store {
                 cause: Some(Cause::Crash),
                 who: None,
                 why: None,
+                detail: None,
             })?;
             // Whatever an earlier attempt was answered says nothing of this one.
             self.conn
                 .prepare_cached(
                     "UPDATE entry SET state = 4, version = ?2, finish = ?2, finished_ms = ?3, \
-                     delivered = 0, answered = 0, kept = 0, cause = ?4 WHERE number = ?1",
+                     delivered = 0, answered = 0, kept = 0, cause = ?4, verdict = NULL, \
+                     due_ms = CASE WHEN lookup IS NOT NULL THEN ?3 END, tries = 0 \
+                     WHERE number = ?1",
                 )?
                 .execute(params![number, seq, now_ms, Cause::Crash.as_str()])?;
             count += 1;
@@ -189,10 +204,11 @@ impl Store {
     }
 
     /// Forgets an attempt that is finished. An entry that is not open is nothing to strangers.
-    fn closed(&mut self, subject: &Subject, state: State) {
+    pub(super) fn closed(&mut self, subject: &Subject, state: State) {
         self.begun.remove(&subject.entry);
         if let Some(key) = subject.key.as_ref().filter(|_| subject.weak && !state.is_open()) {
-            self.strangers.remove(&(self.anyones(key), subject.number));
+            let hash = subject.anyones.unwrap_or_else(|| self.anyones(key));
+            self.strangers.remove(&(hash, subject.number));
         }
     }
 
@@ -226,8 +242,11 @@ impl Store {
     fn restore(&mut self, subject: &Subject, state: State, now_ms: i64) -> rusqlite::Result<()> {
         let seq = self.step(&Step::of(subject, state, Some(Cause::NotSent), now_ms))?;
         self.conn
-            .prepare_cached("UPDATE entry SET state = ?2, version = ?3 WHERE number = ?1")?
-            .execute(params![subject.number, state.code(), seq])?;
+            .prepare_cached(
+                "UPDATE entry SET state = ?2, version = ?3, \
+                 due_ms = CASE WHEN ?2 = 4 AND lookup IS NOT NULL THEN ?4 END WHERE number = ?1",
+            )?
+            .execute(params![subject.number, state.code(), seq, now_ms])?;
         self.begun.remove(&subject.entry);
         Ok(())
     }
@@ -310,10 +329,12 @@ impl Store {
             cause: Some(Cause::Undone),
             who,
             why: Some(&by.to_string()),
+            detail: None,
         })?;
         self.conn
             .prepare_cached(
-                "UPDATE entry SET state = 7, version = ?2, cause = ?3 WHERE number = ?1",
+                "UPDATE entry SET state = 7, version = ?2, cause = ?3, due_ms = NULL \
+                 WHERE number = ?1",
             )?
             .execute(params![target.number, seq, Cause::Undone.as_str()])?;
         let hash = self.finder.hash(principal, Trace::UndoMark(mark));
@@ -334,9 +355,9 @@ impl Store {
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
                  cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-                 compensate, deadline_ms, undo_unavailable, status, headers, body) \
+                 compensate, deadline_ms, undo_unavailable, status, headers, body, detail) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 ?17, ?18, ?19, ?20)",
+                 ?17, ?18, ?19, ?20, ?21)",
             )?
             .execute(params![
                 seq,
@@ -359,6 +380,7 @@ impl Store {
                 kept.map(|answer| answer.status),
                 kept.map(|answer| rows::headers_blob(&answer.headers)),
                 kept.map(|answer| answer.body.as_slice()),
+                finish.evidence,
             ])?;
         Ok(seq)
     }

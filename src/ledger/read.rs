@@ -1,0 +1,116 @@
+//! Reading a ledger without writing it: for commands, for the admin API.
+
+use std::collections::HashSet;
+
+use crate::contract::key::EntryId;
+
+use super::embedded::FileReader;
+use super::postgres::DatabaseReader;
+use super::{Counts, Filter, LedgerError, OpenError, Place, Record, Shown};
+
+/// A ledger opened for reading, beside running sidecars or without one. Sees what is on disk, and
+/// never keeps a writer waiting. Its calls block.
+#[derive(Debug)]
+pub struct ReadOnly {
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    File(FileReader),
+    Postgres(DatabaseReader),
+}
+
+impl ReadOnly {
+    /// Opens the ledger at a place; makes nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; never [`OpenError::Locked`].
+    pub fn open(place: impl Into<Place>) -> Result<Self, OpenError> {
+        let store = match place.into() {
+            Place::File(path) => Store::File(FileReader::open(&path)?),
+            Place::Postgres(address) => Store::Postgres(DatabaseReader::open(&address)?),
+        };
+        Ok(Self { store })
+    }
+
+    /// The newest time in the history of the ledger at a place, in milliseconds since 1970, or 0; of
+    /// an older version too, before a sidecar brings it up to date.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn newest_ms(place: &Place) -> Result<i64, OpenError> {
+        match place {
+            Place::File(path) => FileReader::newest_ms(path),
+            Place::Postgres(address) => DatabaseReader::newest_ms(address),
+        }
+    }
+
+    /// The entries that `filter` takes, newest first. A `before` that is not there takes none.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Record>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.list(filter),
+            Store::Postgres(reader) => reader.list(filter),
+        }
+    }
+
+    /// One entry and its history; `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn show(&self, entry: EntryId) -> Result<Option<Shown>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.show(entry),
+            Store::Postgres(reader) => reader.show(entry),
+        }
+    }
+
+    /// The unknown entries, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.unknowns(limit),
+            Store::Postgres(reader) => reader.unknowns(limit),
+        }
+    }
+
+    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
+    /// [`Ledger::superseded`](super::Ledger::superseded). Those of `beside` are passed over: what is
+    /// taken back before it is no obstacle.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<EntryId>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.superseded(entry, beside),
+            Store::Postgres(reader) => reader.superseded(entry, beside),
+        }
+    }
+
+    /// Open entries by state.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read.
+    pub fn counts(&self) -> Result<Counts, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.counts(),
+            Store::Postgres(reader) => reader.counts(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+-- The embedded ledger, schema version 1. Any SQLite tool may read this file while takeback runs:
+--   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
+-- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
+-- may change with the version. Nobody but takeback may write.
+
+CREATE TABLE meta (
+  -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
+  -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
+  -- it takes writes).
+  name TEXT PRIMARY KEY,
+  value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE entry (
+  -- One recorded write. What never changes stands here, and the little that does keeps its size,
+  -- so that a step overwrites the row in place.
+  number INTEGER PRIMARY KEY,      -- the id's milliseconds * 2^20 + their order: no index needed
+  id BLOB NOT NULL,                -- the entry's id, a UUIDv7
+  version INTEGER NOT NULL,        -- history.seq of its newest step
+  finish INTEGER NOT NULL,         -- history.seq of the step that says what became of it
+  state INTEGER NOT NULL           -- 2 begun, 3 waiting, 4 unknown: these are open;
+    CHECK (state BETWEEN 2 AND 7), -- 5 accepted, 6 rejected, 7 undone
+  attempt INTEGER NOT NULL,        -- dispatches so far, from 1
+  began_ms INTEGER NOT NULL,       -- of the first attempt; milliseconds since 1970, as all *_ms
+  attempted_ms INTEGER NOT NULL,   -- of the newest attempt
+  finished_ms INTEGER NOT NULL,    -- of the newest finish; means nothing while begun
+  delivered INTEGER NOT NULL,      -- 1: the agent has the whole answer
+  answered INTEGER NOT NULL,       -- 1: the agent was given an answer of the upstream
+  kept INTEGER NOT NULL,           -- 1: the finish holds the answer
+  weak INTEGER NOT NULL,           -- 1: the principal is known by its credential alone
+  staged INTEGER NOT NULL,         -- 1: performed in its draft form
+  key_sent INTEGER NOT NULL,       -- 1: the ledger id went upstream as idempotency key
+  twin INTEGER NOT NULL,           -- 0, or the number: recorded in observe mode beside an open one
+  principal TEXT NOT NULL,         -- who called
+  key TEXT,                        -- the caller's idempotency key
+  ledger_id TEXT,                  -- what goes upstream, where it is neither key nor id
+  digest BLOB NOT NULL,            -- of the request
+  mark BLOB NOT NULL,              -- of operation and arguments, as an undo names them
+  operation TEXT NOT NULL,
+  fingerprint BLOB NOT NULL,       -- of the compiled operation
+  policy_revision BLOB NOT NULL,
+  class TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  transport TEXT NOT NULL,
+  target TEXT NOT NULL,            -- method and path, or tool
+  task TEXT,                       -- the caller's label
+  staged_for TEXT,                 -- the operation whose draft this is
+  repeats BLOB,                    -- id of the earlier entry with this digest
+  spent_ms INTEGER,                -- the confirmation that this attempt used up
+  spent_nonce BLOB,
+  cause TEXT,                      -- of the newest finish; means nothing while begun
+  lookup TEXT                      -- the resolved read that finds the effect, JSON
+) STRICT;
+
+-- One open entry per principal and request, whatever else goes wrong.
+CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE state <= 4;
+CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
+
+CREATE TABLE alias (
+  -- Further keys under which a caller sent the same entry again.
+  key TEXT NOT NULL,
+  entry INTEGER NOT NULL,          -- entry.number
+  PRIMARY KEY (key, entry)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE finder (
+  -- Where an entry with this key, digest or undo mark is: a keyed hash, and entry.number. Rows for
+  -- entries above meta.indexed_to come later, many in one go; takeback has those in memory.
+  hash INTEGER NOT NULL,
+  entry INTEGER NOT NULL,
+  PRIMARY KEY (hash, entry)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE history (
+  -- Append-only: one row per step of an entry, with what a finish said.
+  seq INTEGER PRIMARY KEY,
+  entry INTEGER NOT NULL,          -- entry.number
+  previous INTEGER,                -- seq of this entry's step before
+  at_ms INTEGER NOT NULL,
+  from_state INTEGER,              -- NULL: it did not exist
+  to_state INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  cause TEXT,
+  who TEXT,                        -- a person or a reconciler; NULL: takeback itself
+  why TEXT,
+  disposition TEXT,                -- NULL, and all below with it: no finish of an attempt
+  verdict TEXT,
+  upstream_status INTEGER,
+  upstream_id TEXT,
+  undo TEXT,                       -- the resolved inverse, JSON
+  undo_mark BLOB,                  -- entry.mark of the call that takes this one back
+  compensate TEXT,                 -- the resolved compensation, JSON
+  deadline_ms INTEGER,
+  undo_unavailable TEXT,
+  status INTEGER,                  -- the kept answer: status,
+  headers BLOB,                    -- name, NUL, value, NUL, ...
+  body BLOB
+) STRICT;
+
+CREATE TABLE spent (
+  -- Confirmations that were used, until they expire.
+  expires_ms INTEGER NOT NULL,
+  nonce BLOB NOT NULL,
+  PRIMARY KEY (expires_ms, nonce)
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW entries AS
+SELECT
+  lower(substr(hex(e.id), 1, 8) || '-' || substr(hex(e.id), 9, 4) || '-'
+    || substr(hex(e.id), 13, 4) || '-' || substr(hex(e.id), 17, 4) || '-'
+    || substr(hex(e.id), 21)) AS entry,
+  CASE e.state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
+    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS state,
+  CASE WHEN e.state > 2 THEN e.cause END AS cause,
+  f.verdict, e.class, e.kind, e.operation, e.target, e.transport, e.principal, e.key,
+  coalesce(e.ledger_id, e.key) AS ledger_id, e.key_sent, e.task, e.staged_for, e.attempt,
+  e.began_ms, strftime('%Y-%m-%dT%H:%M:%fZ', e.began_ms / 1000.0, 'unixepoch') AS began,
+  CASE WHEN e.state > 2 THEN e.finished_ms END AS finished_ms,
+  CASE WHEN e.state > 2
+    THEN strftime('%Y-%m-%dT%H:%M:%fZ', e.finished_ms / 1000.0, 'unixepoch') END AS finished,
+  e.delivered, f.upstream_status, f.upstream_id, f.undo, f.compensate, f.deadline_ms,
+  strftime('%Y-%m-%dT%H:%M:%fZ', f.deadline_ms / 1000.0, 'unixepoch') AS deadline,
+  f.undo_unavailable, e.lookup,
+  lower(hex(e.repeats)) AS repeats, lower(hex(e.digest)) AS digest, e.number,
+  e.state AS state_code
+FROM entry e LEFT JOIN history f ON f.seq = e.finish;
+
+CREATE VIEW open_entries AS
+SELECT * FROM entries WHERE state_code <= 4;
+
+CREATE VIEW history_readable AS
+SELECT
+  h.seq, strftime('%Y-%m-%dT%H:%M:%fZ', h.at_ms / 1000.0, 'unixepoch') AS at,
+  lower(substr(hex(e.id), 1, 8) || '-' || substr(hex(e.id), 9, 4) || '-'
+    || substr(hex(e.id), 13, 4) || '-' || substr(hex(e.id), 17, 4) || '-'
+    || substr(hex(e.id), 21)) AS entry,
+  CASE h.from_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
+    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS from_state,
+  CASE h.to_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
+    WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS to_state,
+  h.attempt, h.cause, h.who, h.why, e.operation
+FROM history h LEFT JOIN entry e ON e.number = h.entry;

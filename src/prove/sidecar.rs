@@ -1,0 +1,230 @@
+//! The sidecar of [`prove`](super): this very program as a process of its own, so that it can be killed.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+
+use super::ProveError;
+use crate::admin::client::ask;
+
+/// How long a start may take.
+const START: Duration = Duration::from_secs(30);
+
+/// How often what is unknown is looked up.
+const LOOKUPS: Duration = Duration::from_millis(250);
+
+/// How long the sidecar lives between two kills.
+const LIFE: Duration = Duration::from_millis(80);
+
+/// What the gateway offers. The clocks are short so that lost answers are lost soon.
+const POLICY: &str = r#"version: 1
+operations:
+  prove.keyed:
+    match: { http: "POST /keyed" }
+    effect:
+      class: irreversible
+      kind: create
+      idempotency: { type: header, name: Idempotency-Key, retention: 24h, replay: full }
+    confirm: none
+    timeout: { head_ms: 500, total_ms: 800 }
+  prove.looked_up:
+    match: { http: "POST /looked-up" }
+    effect:
+      class: irreversible
+      kind: create
+      lookup:
+        operation: prove.find
+        by: id
+        arguments: { path.call: request.body.call }
+        settle_ms: 200
+        match:
+          - { type: exists, name: has_call, actual: { source: response_body, pointer: /call } }
+    confirm: none
+    timeout: { head_ms: 500, total_ms: 800 }
+  prove.find:
+    match: { http: "GET /effects/{call}" }
+    effect: { class: read }
+  prove.bare:
+    match: { http: "POST /bare" }
+    effect: { class: irreversible, kind: external_side_effect }
+    confirm: none
+    timeout: { head_ms: 500, total_ms: 800 }
+"#;
+
+/// A fresh folder that only this user can read; its drop removes it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn new() -> io::Result<Self> {
+        let name = format!("takeback-prove-{}", uuid::Uuid::now_v7().simple());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let folder = Self { path };
+        fs::create_dir(folder.path.join("policies"))?;
+        fs::write(folder.path.join("policies/prove.yaml"), POLICY)?;
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is the temporary directory's to clean up.
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+/// The sidecar: how it is started, and the process that is there now.
+#[derive(Debug)]
+pub(super) struct Sidecar {
+    data: SocketAddr,
+    telemetry: SocketAddr,
+    socket: PathBuf,
+    ledger: String,
+    policies: PathBuf,
+    log: PathBuf,
+    upstream: SocketAddr,
+    child: Mutex<Option<Child>>,
+}
+
+/// A port that is free at this moment.
+fn free() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+impl Sidecar {
+    pub(super) async fn start(
+        folder: &Folder,
+        upstream: SocketAddr,
+        ledger: Option<&str>,
+    ) -> Result<Self, ProveError> {
+        let path = &folder.path;
+        let own = || path.join("ledger.db").display().to_string();
+        let sidecar = Self {
+            data: free().map_err(ProveError::Process)?,
+            telemetry: free().map_err(ProveError::Process)?,
+            socket: path.join("admin.sock"),
+            ledger: ledger.map_or_else(own, str::to_owned),
+            policies: path.join("policies"),
+            log: path.join("log"),
+            upstream,
+            child: Mutex::new(None),
+        };
+        sidecar.ensure().await?;
+        Ok(sidecar)
+    }
+
+    pub(super) fn data(&self) -> SocketAddr {
+        self.data
+    }
+
+    /// Starts the process if it is not there, and waits until it serves.
+    pub(super) async fn ensure(&self) -> Result<(), ProveError> {
+        let mut child = self.child.lock().await;
+        let is_there = match child.as_mut() {
+            Some(child) => child.try_wait().map_err(ProveError::Process)?.is_none(),
+            None => false,
+        };
+        if !is_there {
+            *child = Some(self.spawn().map_err(ProveError::Process)?);
+        }
+        let serving = async {
+            loop {
+                if TcpStream::connect(self.data).await.is_ok() {
+                    return true;
+                }
+                let ended = child.as_mut().map(Child::try_wait);
+                if matches!(ended, Some(Ok(Some(_)) | Err(_)) | None) {
+                    return false;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        match timeout(START, serving).await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => {
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().rev().take(20).collect();
+                let log = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+                Err(ProveError::Silent { log })
+            }
+        }
+    }
+
+    fn spawn(&self) -> io::Result<Child> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        Command::new(std::env::current_exe()?)
+            .args(["run", "--strict"])
+            .args(["--upstream", &format!("http://{}", self.upstream)])
+            .arg("--policies")
+            .arg(&self.policies)
+            .args(["--ledger", &self.ledger])
+            .arg("--admin-listen")
+            .arg(&self.socket)
+            .args(["--listen", &self.data.to_string()])
+            .args(["--telemetry-listen", &self.telemetry.to_string()])
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    /// `kill -9`, and its end.
+    async fn kill(&self) {
+        if let Some(child) = self.child.lock().await.as_mut() {
+            // It may have ended by itself; it is gone either way.
+            drop(child.kill().await);
+        }
+    }
+
+    /// Ends it; nothing of it is needed any more.
+    pub(super) async fn stop(&self) {
+        self.kill().await;
+    }
+
+    /// Asks its admin API; `None` if it is not there.
+    pub(super) async fn admin(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Option<(StatusCode, Bytes)> {
+        ask(&self.socket, method, path, body).await.ok()
+    }
+}
+
+/// Has what is unknown looked up, again and again.
+pub(super) async fn settle_all(sidecar: Arc<Sidecar>) {
+    loop {
+        sleep(LOOKUPS).await;
+        // One that is not there, or is at it already, is asked again.
+        drop(sidecar.admin(Method::POST, "/api/v1/reconcile", None).await);
+    }
+}
+
+/// Kills it and starts it, until this is dropped.
+pub(super) async fn kill_again_and_again(sidecar: Arc<Sidecar>) {
+    loop {
+        sleep(LIFE).await;
+        sidecar.kill().await;
+        if sidecar.ensure().await.is_err() {
+            return;
+        }
+    }
+}
