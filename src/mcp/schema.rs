@@ -19,7 +19,7 @@ use crate::contract::json::{Doc, Kind, Value, write_string};
 use crate::contract::pointer::Pointer;
 
 /// How deep rules are followed into each other.
-const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 
 /// How many rules are applied to one value: a schema can branch without end.
 pub const MAX_STEPS: usize = 20_000;
