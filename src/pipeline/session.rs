@@ -50,21 +50,21 @@ pub async fn client(
 ) -> Result<InUse, Refusal> {
     let shared = &ask.shared;
     let clients = &shared.mcp.clients;
-    while let Some(client) = clients.find(&principal.id, shared.clock.instant()) {
+    while let Some(client) = clients.find(&principal.credential, shared.clock.instant()) {
         let busy = Arc::clone(&client.busy).read_owned().await;
         // Whoever ends a session forgets it first.
-        if clients.keeps(&principal.id, &client) {
+        if clients.keeps(&principal.credential, &client) {
             return Ok(InUse { client, _busy: busy });
         }
     }
     let made = introduce(ask, head, path).await?;
-    let client = clients.put(Arc::clone(&principal.id), made, shared.clock.instant());
+    let client = clients.put(Arc::clone(&principal.credential), made, shared.clock.instant());
     let busy = Arc::clone(&client.busy).read_owned().await;
     if client.session.is_some()
         && let Some(mut head) = mcp_head(head, path)
     {
         head.headers = headers_of(&head.headers, &client);
-        end_after_rest(ask, head, Arc::clone(&principal.id), Arc::clone(&client));
+        end_after_rest(ask, head, Arc::clone(&principal.credential), Arc::clone(&client));
     }
     Ok(InUse { client, _busy: busy })
 }

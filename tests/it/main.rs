@@ -34,12 +34,16 @@ mod crash;
 mod database;
 /// The guided run of the binary.
 mod demo;
+/// What a hop must not change or pass.
+mod edges;
 /// Evidence after the answer, and states before the call.
 mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
+/// gRPC, by path.
+mod grpc;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
@@ -78,6 +82,8 @@ mod settling;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// TLS on both sides, and who calls by certificate, token or header.
+mod tls;
 /// Spans, as a collector gets them.
 mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
