@@ -48,6 +48,8 @@ mod grpc;
 mod h2;
 /// Agents that leave.
 mod hangup;
+/// A network that parts, and clients that want more than they may have.
+mod hostile;
 /// Plain HTTP: reads, refusals, headers, bodies.
 mod http;
 /// The layers of the sources, and what no file may hold.

@@ -259,6 +259,13 @@ impl Process {
     }
 
     /// A probe or the metrics.
+    /// The memory that it has, in MiB.
+    pub fn resident_mib(&self) -> i64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<i64>().unwrap() / 1024
+    }
+
     pub fn telemetry(&self, path: &str) -> super::agent::Answer {
         Agent::connect(self.telemetry).get(path)
     }
