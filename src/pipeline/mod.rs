@@ -154,6 +154,11 @@ pub struct McpSettings {
     pub cancelled: Duration,
     /// How long a session of ours with the upstream rests before it is ended.
     pub session_idle: Duration,
+    /// How often the stream of a held call says that it is there: whoever stands between may end one
+    /// on which nothing goes.
+    pub keep_alive: Duration,
+    /// How long a stream waits for an agent that takes nothing of it before that agent counts as gone.
+    pub stall: Duration,
 }
 
 impl Default for McpSettings {
@@ -166,6 +171,8 @@ impl Default for McpSettings {
             question: Duration::from_secs(45),
             cancelled: Duration::from_secs(10),
             session_idle: Duration::from_secs(10 * 60),
+            keep_alive: Duration::from_secs(15),
+            stall: Duration::from_secs(30),
         }
     }
 }

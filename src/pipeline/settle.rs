@@ -618,7 +618,8 @@ impl Case {
         };
         let tasks = case.shared.tasks.clone();
         let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-        let (response, tail) = stream::write_answer(parts, body, watched, stop);
+        let stall = case.shared.settings.mcp.stall;
+        let (response, tail) = stream::write_answer(parts, body, watched, stall, stop);
         let mut reply = case.reply(response, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }

@@ -3,8 +3,9 @@
 //! All bytes pass as they came and as soon as they came; the one event that answers the call is settled
 //! and written anew with the report in it. A read's stream is rewritten where it is read, in the
 //! connection's own future. A write's stream is pumped by its task into a bounded channel: if the agent
-//! leaves, or is slower than 30 s, the pump reads on to the answer or the deadline and discards the
-//! bytes, so that the entry is finished with what really happened.
+//! leaves, or takes nothing for a while ([`McpSettings::stall`](super::McpSettings::stall)), the pump reads
+//! on to the answer or the deadline and discards the bytes, so that the entry is finished with what really
+//! happened.
 //!
 //! A stream that ends without the answer gets one from us, saying that the outcome is unknown: clients
 //! wait for ever otherwise. If the upstream gave an event an id, the client may come back for the rest
@@ -31,9 +32,6 @@ use crate::mcp::sse::{Frame, Splitter, event};
 
 /// Frames that wait between the pump and the agent.
 const CHANNEL: usize = 16;
-
-/// How long the pump waits for an agent that takes nothing.
-const STALL: Duration = Duration::from_secs(30);
 
 /// What becomes of the event that holds an answer.
 #[derive(Debug)]
@@ -363,11 +361,12 @@ impl Source for Rewritten {
 }
 
 /// A write's stream: what the agent reads, and the pump that the write's task runs.
-/// `stop` ends the pump before the answer came.
+/// `stall` is how long it waits for an agent; `stop` ends the pump before the answer came.
 pub fn write_answer(
     parts: Parts,
     body: Body,
     watched: Watched,
+    stall: Duration,
     mut stop: Stop,
 ) -> (Response<Body>, Tail) {
     let (sender, receiver) = Body::channel(CHANNEL);
@@ -404,7 +403,7 @@ pub fn write_answer(
                 && let Some(open) = &sender
             {
                 // Dropping the wait loses nothing but the agent, who is taken for gone.
-                let is_there = match tokio::time::timeout(STALL, open.reserve()).await {
+                let is_there = match tokio::time::timeout(stall, open.reserve()).await {
                     Ok(Some(slot)) => {
                         slot.send(bytes);
                         true

@@ -2,7 +2,8 @@
 //!
 //! The answer to the call begins at once as a stream; on it goes a question of ours, which the client
 //! answers with a POST of its own. Then the call is made, or not, and its answer ends the stream. While
-//! it is held nothing is sent: a client that leaves has called nothing. The status of the stream is out
+//! it is held nothing is sent: a client that leaves has called nothing. Comments keep the stream open
+//! where nothing else goes on it. The status of the stream is out
 //! by then, so what the upstream answers with another status comes as a JSON-RPC error.
 //!
 //! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the refusal
@@ -40,6 +41,9 @@ const CHANNEL: usize = 16;
 
 /// The revision whose questions name no mode.
 const FORM_ONLY: &[u8] = b"2025-06-18";
+
+/// What no client takes for an event.
+const COMMENT: Bytes = Bytes::from_static(b": held\n\n");
 
 /// A call that can be held, as it came.
 pub(super) struct Held {
@@ -122,7 +126,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         made: &Made,
     ) {
         let Held { mut call, id, session } = held;
-        let outcome = match self.asked(&call, &id, session, &question, sender).await {
+        let asked = self.asked(&call, &id, session, &question, sender);
+        let outcome = match self.kept_open(sender, asked).await {
             Some(outcome) => outcome,
             // The client has left or has cancelled the call, and nothing was sent.
             None => return,
@@ -130,7 +135,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         match outcome {
             Outcome::Heard(Heard::Accepted) => {
                 call.control.confirm = Some(question.answer);
-                match self.pipeline.run(Box::new(call)).await {
+                let answered = self.pipeline.run(Box::new(call));
+                match self.kept_open(sender, answered).await {
                     Ok(reply) => self.copied(reply, &id, sender, made).await,
                     Err(refused) => self.refused(refused, id, sender).await,
                 }
@@ -145,6 +151,27 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 self.refused(Box::new(refused), id, sender).await;
             }
             Outcome::Unavailable => self.refused(refused, id, sender).await,
+        }
+    }
+
+    /// Waits for some work while comments go out, between events.
+    async fn kept_open<T>(&self, sender: &BodySender, work: impl Future<Output = T>) -> T {
+        let every = self.cx.shared.settings.mcp.keep_alive;
+        let mut work = std::pin::pin!(work);
+        loop {
+            let rest = async {
+                tokio::time::sleep(every).await;
+                sender.reserve().await
+            };
+            tokio::select! {
+                done = &mut work => return done,
+                // Nothing is lost with it: a place in the stream that is not used is free again.
+                slot = rest => match slot {
+                    Some(slot) => slot.send(COMMENT),
+                    // Whoever has left is told no more; the work ends by itself.
+                    None => return work.await,
+                },
+            }
         }
     }
 

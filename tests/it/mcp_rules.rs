@@ -346,6 +346,31 @@ fn d13_a_session_id_is_opaque_both_ways() {
 }
 
 #[test]
+fn d16_an_unknown_version_is_the_upstreams_to_judge_and_gates_nothing_less() {
+    let upstream = upstream();
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let name = "mcp-protocol-version";
+    for version in ["1900-01-01", "not-a-version"] {
+        let headers = [(name, version)];
+        let read = post_with(&mut agent, &headers, &call("1", "read_note", json!({}), None));
+        assert_eq!(read.json()["result"]["_meta"]["effect"]["class"], "read");
+        assert_eq!(upstream.last().header(name), Some(version));
+
+        let sent = upstream.received().len();
+        let refused = post_with(&mut agent, &headers, &call("2", "delete_note", json!({}), None));
+        assert_eq!(envelope(&refused.json()["result"])["error"]["code"], "confirmation_required");
+        assert_eq!(upstream.received().len(), sent);
+    }
+
+    let sent = upstream.received().len();
+    let two = [(name, "2025-11-25"), (name, "2025-06-18")];
+    let answer = post_with(&mut agent, &two, &call("3", "read_note", json!({}), None));
+    assert_eq!(answer.status, 400);
+    assert_eq!(upstream.received().len(), sent);
+}
+
+#[test]
 fn d18_an_error_on_the_stream_is_the_answer() {
     let cases = [(-32602, "rejected"), (-32603, "unknown"), (7, "unknown")];
     for (code, outcome) in cases {
