@@ -11,49 +11,48 @@
 //! which is the safe side. So that a finish does not fail for want of room, the ledger refuses begins
 //! while there is only as much left as finishes may need.
 
+mod head;
 mod notice;
 mod outcome;
+mod plain;
+mod reading;
+mod tool;
 mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 
 use super::audit;
 use super::dispatch::Observation;
 use super::image::Image;
-use super::rounds::{Open, State as Round};
 use super::step::{Next, Stage, Step};
-use super::stream::{self, Ended, Rewrite, Watched};
-use super::{Attempt, Carried, Form, Read, Recorded, Reply, Shared, Write};
-use crate::call::Payload;
-use crate::call::payload::{Body, Collected, Partial, Prefix, Trailers, collect_prefix};
+use super::{Attempt, Carried, Form, Recorded, Reply, Shared, Write};
+use crate::call::payload::Body;
 use crate::contract::class::{Class, Disposition, Outcome, Verdict};
-use crate::contract::json::{Doc, write_ascii};
+use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, OperationId};
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
-use crate::contract::selector::Evidence;
-use crate::http::body::{essence, is_json};
-use crate::http::grpc::{self, is_grpc};
-use crate::http::headers::{REPLAYED, sift_answer, sift_trailers};
-use crate::ledger::{self, Answer, Cause, Finish, Finished, Record, State, Stored};
+use crate::http::grpc::is_grpc;
+use crate::http::headers::REPLAYED;
+use crate::ledger::{Answer, Cause, Finish, Finished, Record, State, Stored};
 use crate::mcp::Era;
-use crate::mcp::answer::{self as mcp_answer, Reports, Settled as ToolSettled, Waiting};
+use crate::mcp::answer as mcp_answer;
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply as mcp_reply;
 use crate::metrics::{Decision, OperationMetrics};
-use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
+pub use head::{
+    Asked, is_encoded, is_event_stream, json_response, pass_headers, passed, void_old_body,
+};
 use notice::Notice;
 use outcome::{Conclusion, Dispatched, conclude};
 pub use outcome::{IF_UNCHANGED, is_what_it_says};
+use reading::About;
 pub use waiting::rearm;
 
 /// See the module's page.
@@ -131,158 +130,6 @@ impl Step for Settle {
     }
 }
 
-/// What the report of a read needs once the read itself is sent.
-struct About {
-    served: Arc<Served>,
-    metrics: Arc<OperationMetrics>,
-    would: Option<&'static str>,
-    tool: Option<(Id, Era)>,
-    authority: Option<HeaderValue>,
-    is_tls: bool,
-    is_grpc: bool,
-}
-
-impl About {
-    fn of(read: &Read) -> Self {
-        let tool = match &read.call.payload {
-            Payload::Mcp(call) => Some((call.id().clone(), call.era())),
-            Payload::Http(_) => None,
-        };
-        Self {
-            served: Arc::clone(&read.served),
-            metrics: Arc::clone(&read.metrics),
-            would: read.would,
-            tool,
-            authority: read.call.head.authority.clone(),
-            is_tls: read.call.head.origin.is_tls,
-            is_grpc: is_grpc(&read.call.head.headers),
-        }
-    }
-
-    fn report(&self) -> Report {
-        let mut report = Report::for_read(self.served.operation.id.clone());
-        report.would = self.would.map(Into::into);
-        report
-    }
-
-    /// The report as JSON: the header's text, which is made once per operation.
-    fn json(&self) -> String {
-        match (self.would, self.served.read_header.to_str()) {
-            (None, Ok(made)) => made.to_owned(),
-            (Some(_), _) | (None, Err(_)) => self.report().to_json(),
-        }
-    }
-
-    fn header(&self) -> HeaderValue {
-        match self.would {
-            None => self.served.read_header.clone(),
-            Some(_) => self.report().to_header(MAX_HEADER),
-        }
-    }
-
-    async fn settle(self, shared: &Shared, observation: Observation) -> Reply {
-        let Observation { sent, elapsed } = observation;
-        let (response, report) = match sent {
-            Sent::Answer(answer) => {
-                let (mut parts, body) = answer.into_parts();
-                let asked = Asked { authority: self.authority.as_ref(), is_tls: self.is_tls };
-                pass_headers(shared, &mut parts, asked);
-                let body = passed(shared, body);
-                match &self.tool {
-                    None if is_endless(&parts.headers, &body) => {
-                        let tasks = shared.tasks.clone();
-                        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-                        (stream::until(parts, body, stop), Some(self.header()))
-                    }
-                    None => (Response::from_parts(parts, body), Some(self.header())),
-                    Some((id, era)) => {
-                        let answering = self.tool_answer(shared, parts, body, id, *era);
-                        let response = Box::pin(answering).await;
-                        (response, None)
-                    }
-                }
-            }
-            Sent::NotSent(reason) => self.notice(&Notice::NotSent(reason)),
-            Sent::Lost(reason) => self.notice(&Notice::ReadLost(reason)),
-        };
-        Reply {
-            response,
-            report,
-            entry: None,
-            decision: if self.would.is_some() {
-                Decision::WouldRefuse
-            } else {
-                Decision::Forwarded
-            },
-            metrics: self.metrics,
-            class: Class::Read,
-            upstream: elapsed,
-            elsewhere: None,
-        }
-    }
-
-    fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
-        match &self.tool {
-            None if self.is_grpc => (notice.grpc(None), Some(self.header())),
-            None => (notice.problem(None), Some(self.header())),
-            Some((id, era)) => (notice.result(id, *era, &self.json()), None),
-        }
-    }
-
-    /// A read tool's answer with its report in it. What cannot be read passes untouched.
-    async fn tool_answer(
-        &self,
-        shared: &Shared,
-        parts: Parts,
-        body: Body,
-        id: &Id,
-        era: Era,
-    ) -> Response<Body> {
-        let report = self.json();
-        let reports = shared.settings.mcp.reports;
-        if is_event_stream(&parts.headers) {
-            let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
-            let watched = Watched {
-                id: id.clone(),
-                reports,
-                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
-                // The client may come back for the rest of a stream with ids (2025-11-25).
-                at_end: Box::new(move |ended| {
-                    (era == Era::Modern || !ended.has_event_id).then_some(lost)
-                }),
-            };
-            let tasks = shared.tasks.clone();
-            let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-            return stream::read_answer(parts, body, watched, stop);
-        }
-        let in_header = |mut parts: Parts| {
-            let name = shared.settings.report_header.clone();
-            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
-            parts
-        };
-        if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
-            return Response::from_parts(in_header(parts), body);
-        }
-        let limit = shared.settings.limits.response_body_bytes;
-        match collect_prefix(body, limit, &shared.budget, None).await {
-            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
-            Prefix::Whole(collected) => {
-                let bytes = collected.bytes().clone();
-                let answer = mcp_answer::Answer::read(parts.status.as_u16(), bytes, id);
-                let is_unread = matches!(
-                    answer.kind(),
-                    mcp_answer::Kind::Unreadable(_) | mcp_answer::Kind::WrongId { .. }
-                );
-                // A report in there would pass as ours to a laxer reader.
-                if is_unread && stream::names(collected.bytes(), "effect") {
-                    return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
-                }
-                spliced(shared, parts, &answer, &report, reports, collected)
-            }
-        }
-    }
-}
-
 /// One recorded write on its way back.
 struct Case {
     shared: Arc<Shared>,
@@ -340,301 +187,6 @@ impl Case {
         self.noticed(&Notice::Cut, conclusion, Duration::ZERO)
     }
 
-    async fn http_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
-        let operation = self.write().operation();
-        let status = parts.status.as_u16();
-        let disposition = operation.statuses.classify(status);
-        let reads = operation.reads_answer();
-        if !reads && !is_worth_keeping(&parts.headers, &body) {
-            let dispatched = Dispatched::answered(disposition, status);
-            let conclusion = conclude(self.as_ref(), &dispatched, None);
-            return self.answered(Response::from_parts(parts, body), conclusion, None, elapsed);
-        }
-        let limit = if reads {
-            self.shared.settings.limits.response_body_bytes
-        } else {
-            ledger::MAX_ANSWER
-        };
-        match collect_prefix(body, limit, &self.shared.budget, None).await {
-            Prefix::Whole(collected) => {
-                let is_readable = is_json(essence(&parts.headers)) && !is_encoded(&parts.headers);
-                // Range answers are a part of something: never evidence (standards H-18).
-                let is_partial = parts.status == StatusCode::PARTIAL_CONTENT;
-                let doc = (is_readable && !is_partial)
-                    .then(|| Doc::parse(collected.bytes().clone()).ok())
-                    .flatten();
-                let dispatched = Dispatched::answered(disposition, status);
-                let evidence = Evidence {
-                    status,
-                    headers: &parts.headers,
-                    response: doc.as_ref().map(Doc::root),
-                    request: self.write().request(),
-                };
-                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
-                let answer = Answer {
-                    status,
-                    headers: kept_headers(&parts.headers),
-                    body: collected.bytes().to_vec(),
-                };
-                let bytes = collected.bytes().clone();
-                let response = Response::from_parts(parts, Body::full(bytes).hold(collected));
-                self.answered(response, conclusion, Some(answer), elapsed)
-            }
-            Prefix::Partial { body, why } => {
-                let is_cut = matches!(why, Partial::Broken | Partial::Idle);
-                if is_cut && disposition == Disposition::Accepted {
-                    let cause = match why {
-                        Partial::Idle => Cause::Timeout,
-                        Partial::Broken | Partial::Budget | Partial::TooLarge => {
-                            Cause::TruncatedBody
-                        }
-                    };
-                    drop(body);
-                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
-                    return self.noticed(
-                        &Notice::WriteLost(LostReason::Reset),
-                        conclusion,
-                        elapsed,
-                    );
-                }
-                // A call that worked is not turned into an error because its proof is long.
-                let evidence = Evidence {
-                    status,
-                    headers: &parts.headers,
-                    response: None,
-                    request: self.write().request(),
-                };
-                let dispatched = Dispatched::answered(disposition, status);
-                let conclusion = conclude(self.as_ref(), &dispatched, Some(&evidence));
-                self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
-            }
-        }
-    }
-
-    /// Over gRPC the answer is held up to its end, which says what came of the call. One that is too
-    /// long is passed on, and its outcome is unknown.
-    async fn grpc_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
-        let status = parts.status.as_u16();
-        let limit = self.shared.settings.limits.response_body_bytes;
-        let (body, end) = match collect_prefix(body, limit, &self.shared.budget, None).await {
-            Prefix::Whole(collected) => {
-                let bytes = collected.bytes().clone();
-                let end = collected.trailers().cloned();
-                let body = match end.clone() {
-                    Some(trailers) => Body::trailed(bytes, trailers),
-                    None => Body::full(bytes),
-                };
-                (body.hold(collected), end)
-            }
-            Prefix::Partial { why: Partial::Broken, .. } => {
-                let conclusion =
-                    conclude(self.as_ref(), &Dispatched::lost(Cause::TruncatedBody), None);
-                let notice = Notice::WriteLost(LostReason::Reset);
-                return self.noticed(&notice, conclusion, elapsed);
-            }
-            Prefix::Partial { why: Partial::Idle, .. } => {
-                let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Timeout), None);
-                let notice = Notice::WriteLost(LostReason::TotalTimeout);
-                return self.noticed(&notice, conclusion, elapsed);
-            }
-            Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => (body, None),
-        };
-        let disposition = match end {
-            Some(end) => grpc::disposition(&end),
-            None if grpc::ends(&parts.headers) => grpc::disposition(&parts.headers),
-            // A proxy on the way answered, by a status of HTTP's.
-            None if !parts.status.is_success() => {
-                self.write().operation().statuses.classify(status)
-            }
-            None => Disposition::Ambiguous,
-        };
-        let conclusion = conclude(self.as_ref(), &Dispatched::answered(disposition, status), None);
-        self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
-    }
-
-    async fn tool_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
-        let status = parts.status.as_u16();
-        let Form::Mcp { call, .. } = &self.write().form else {
-            let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Unreadable), None);
-            return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
-        };
-        let (id, era) = (call.id().clone(), call.era());
-        if is_event_stream(&parts.headers) && parts.status == StatusCode::OK {
-            return self.streamed(parts, body, id, era, elapsed);
-        }
-        let limit = self.shared.settings.limits.response_body_bytes;
-        match collect_prefix(body, limit, &self.shared.budget, None).await {
-            Prefix::Whole(collected) => {
-                let bytes = collected.bytes().clone();
-                let is_readable = is_json(essence(&parts.headers)) && !is_encoded(&parts.headers);
-                let answer = if is_readable {
-                    mcp_answer::Answer::read(status, bytes, &id)
-                } else {
-                    mcp_answer::Answer::unread(status, bytes, "the answer is not plain JSON")
-                };
-                let answer = self.with_own_state(&answer, &id).unwrap_or(answer);
-                let is_for_the_agent = match answer.kind() {
-                    mcp_answer::Kind::Error { .. }
-                    | mcp_answer::Kind::InputRequired
-                    | mcp_answer::Kind::Result { .. }
-                    | mcp_answer::Kind::Task => true,
-                    // What the upstream says of the session or the credential is for the client.
-                    mcp_answer::Kind::Unreadable(_) | mcp_answer::Kind::WrongId { .. } => {
-                        status >= 400
-                    }
-                };
-                if !is_for_the_agent {
-                    let (conclusion, _) = self.conclude_tool(&answer, &parts.headers);
-                    let notice = Notice::WriteLost(LostReason::Protocol);
-                    return self.noticed(&notice, conclusion, elapsed);
-                }
-                let report = self.settle_tool(&answer, &parts.headers);
-                let reports = self.shared.settings.mcp.reports;
-                let shared = &self.shared;
-                let response = spliced(shared, parts, &answer, &report, reports, collected);
-                self.reply(response, None, elapsed).into()
-            }
-            Prefix::Partial { body, why } => match why {
-                Partial::Broken | Partial::Idle => {
-                    drop(body);
-                    let dispatched = Dispatched::lost(Cause::TruncatedBody);
-                    let conclusion = conclude(self.as_ref(), &dispatched, None);
-                    self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
-                }
-                Partial::Budget | Partial::TooLarge => {
-                    let dispatched = Dispatched::lost(Cause::Unreadable);
-                    let conclusion = conclude(self.as_ref(), &dispatched, None);
-                    let report = self.finish(&conclusion, None).to_header(MAX_HEADER);
-                    self.reply(Response::from_parts(parts, body), Some(report), elapsed).into()
-                }
-            },
-        }
-    }
-
-    /// Evaluates a tool's answer: table MCP-23, then the evidence.
-    fn conclude_tool(
-        &self,
-        answer: &mcp_answer::Answer,
-        headers: &HeaderMap,
-    ) -> (Conclusion, Option<Answer>) {
-        let operation = self.write().operation();
-        let (settled, why) = answer.settle(operation.is_error);
-        let mut dispatched = match settled {
-            ToolSettled::Final(disposition) => Dispatched::answered(disposition, answer.status()),
-            ToolSettled::Waiting(Waiting::Input) => {
-                Dispatched::waiting(Cause::InputRequired, answer.status())
-            }
-            ToolSettled::Waiting(Waiting::UrlElicitation) => {
-                Dispatched::waiting(Cause::UrlElicitation, answer.status())
-            }
-            ToolSettled::Waiting(Waiting::Task) => {
-                Dispatched::waiting(Cause::Task, answer.status())
-            }
-        };
-        if why == mcp_answer::Cause::IsError {
-            dispatched.cause = Some(Cause::IsError);
-        }
-        if matches!(why, mcp_answer::Cause::Unreadable | mcp_answer::Cause::WrongId)
-            && dispatched.disposition == Disposition::Ambiguous
-        {
-            dispatched.cause = Some(Cause::Unreadable);
-            dispatched.is_answer = false;
-        }
-        let response = answer.evidence(operation.response);
-        let evidence = Evidence {
-            status: answer.status(),
-            headers,
-            response: response.as_ref().map(mcp_answer::Evidence::value),
-            request: self.write().request(),
-        };
-        let conclusion = conclude(self, &dispatched, Some(&evidence));
-        let kept = answer.result_json().map(|result| Answer {
-            status: 200,
-            headers: Vec::new(),
-            body: result.as_bytes().to_vec(),
-        });
-        (conclusion, kept)
-    }
-
-    /// The answer comes on a stream: the reply is the stream, and the task pumps it.
-    fn streamed(
-        self: Arc<Self>,
-        parts: Parts,
-        body: Body,
-        id: Id,
-        era: Era,
-        elapsed: Duration,
-    ) -> Settled {
-        let headers = parts.headers.clone();
-        let case = self;
-        let session = case.shared.session(&case.write().head, &case.write().principal);
-        let at_answer = {
-            let (case, headers) = (Arc::clone(&case), headers.clone());
-            let (session, id) = (session.clone(), id.clone());
-            move |answer: &mcp_answer::Answer, has_event_id: bool| {
-                if let Some(own) = case.with_own_state(answer, &id) {
-                    let report = case.settle_tool(&own, &headers);
-                    return Rewrite::Data(own.with_report(&report).body);
-                }
-                let report = case.settle_tool(answer, &headers);
-                if has_event_id && era == Era::Legacy {
-                    // The client may have the event sent again (2025-11-25): it shows the same.
-                    case.shared.mcp.elsewhere.tell(session, id, report.clone());
-                }
-                Rewrite::Report(report, case.shared.settings.mcp.reports)
-            }
-        };
-        let is_elsewhere = Arc::new(AtomicBool::new(false));
-        let at_end = {
-            let case = Arc::clone(&case);
-            let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
-            move |ended: Ended| {
-                let is_cut = case.shared.tasks.is_hurried();
-                let may_come_back = !ended.is_timeout && !is_cut;
-                if ended.has_event_id && era == Era::Legacy && may_come_back {
-                    is_elsewhere.store(true, Ordering::Release);
-                    waiting::park_stream(&case, session, id, headers);
-                    return None;
-                }
-                let (cause, notice) = match (is_cut, ended.is_timeout) {
-                    (true, _) => (Cause::Shutdown, Notice::Cut),
-                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::Reset)),
-                    (false, false) => (Cause::TruncatedBody, Notice::WriteLost(LostReason::Reset)),
-                };
-                let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
-                let report = case.finish(&conclusion, None).to_json();
-                let entry = Some(case.identity.entry);
-                if ended.has_event_id && era == Era::Legacy {
-                    case.shared.mcp.elsewhere.tell(session, id.clone(), report.clone());
-                }
-                Some(notice.message_of(&id, era, &report, entry))
-            }
-        };
-        let watched = Watched {
-            id,
-            reports: case.shared.settings.mcp.reports,
-            at_answer: Box::new(at_answer),
-            at_end: Box::new(at_end),
-        };
-        let tasks = case.shared.tasks.clone();
-        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-        let stall = case.shared.settings.mcp.stall;
-        let (response, tail) = stream::write_answer(parts, body, watched, stall, stop);
-        let mut reply = case.reply(response, None, elapsed);
-        reply.elsewhere = Some(is_elsewhere);
-        Settled { reply, tail: Some(tail) }
-    }
-
-    /// Settles a tool's answer, and gives the report's JSON.
-    fn settle_tool(self: &Arc<Self>, answer: &mcp_answer::Answer, headers: &HeaderMap) -> String {
-        let (conclusion, kept) = self.conclude_tool(answer, headers);
-        let report = self.finish(&conclusion, kept).to_json();
-        if conclusion.state == State::Waiting && !self.identity.is_unrecorded {
-            waiting::park(self, answer, headers);
-        }
-        report
-    }
-
     /// Settles a call whose answer did not come.
     fn settle_lost(&self, cause: Cause) {
         let conclusion = conclude(self, &Dispatched::lost(cause), None);
@@ -646,25 +198,6 @@ impl Case {
         let dispatched = Dispatched::answered(Disposition::Accepted, 200);
         let conclusion = conclude(self, &dispatched, None);
         self.finish(&conclusion, None);
-    }
-
-    /// The upstream asks for more before it answers: the state that the client keeps for it is put
-    /// into one of ours, which knows the entry (standards MCP-35).
-    fn with_own_state(&self, answer: &mcp_answer::Answer, id: &Id) -> Option<mcp_answer::Answer> {
-        if answer.kind() != mcp_answer::Kind::InputRequired || self.identity.is_unrecorded {
-            return None;
-        }
-        let write = self.write();
-        let upstream = answer.result()?.get("requestState").and_then(|state| state.as_str());
-        let open = Open {
-            entry: self.identity.entry,
-            digest: write.digest.whole,
-            operation: write.operation().fingerprint,
-        };
-        let state =
-            Round { asked: None, upstream: upstream.map(|u| u.into_owned()), open: Some(open) };
-        let now_ms = self.shared.clock.now_ms();
-        answer.with_state(&state.seal(&self.shared.sealer, &write.principal.id, now_ms), id)
     }
 
     /// Finishes the entry and answers with what the upstream answered.
@@ -1020,134 +553,6 @@ fn staged_again(shared: &Shared, write: &Write, answer: &Answer) -> Option<Stage
             of(evidence.as_ref().map(mcp_answer::Evidence::value))
         }
     })
-}
-
-/// An MCP answer of ours: HTTP 200 and one JSON message.
-pub fn json_response(text: String) -> Response<Body> {
-    let mut response = Response::new(Body::full(text));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-/// An answer with the report spliced in; every other byte as it came.
-fn spliced(
-    shared: &Shared,
-    mut parts: Parts,
-    answer: &mcp_answer::Answer,
-    report: &str,
-    reports: Reports,
-    held: Collected,
-) -> Response<Body> {
-    let spliced = answer.with_report_as(report, reports);
-    if let Some(reason) = spliced.unplaced {
-        tracing::debug!(reason, "the report could not be put into the answer");
-        let mut ascii = String::with_capacity(report.len());
-        write_ascii(report, &mut ascii);
-        if ascii.len() <= MAX_HEADER
-            && let Ok(value) = HeaderValue::try_from(ascii)
-        {
-            parts.headers.insert(shared.settings.report_header.clone(), value);
-        }
-    } else {
-        void_old_body(&mut parts.headers);
-    }
-    let body: Bytes = spliced.body;
-    Response::from_parts(parts, Body::full(body).hold(held))
-}
-
-/// What was computed over a body that is rewritten is void (standards H-44).
-pub fn void_old_body(headers: &mut HeaderMap) {
-    let names = ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"];
-    for name in names {
-        headers.remove(name);
-    }
-    headers.remove(header::CONTENT_LENGTH);
-    headers.remove(header::ETAG);
-}
-
-/// Where a caller thinks that it is.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// The authority that it named.
-    pub authority: Option<&'a HeaderValue>,
-    /// It speaks TLS to us.
-    pub is_tls: bool,
-}
-
-/// What is passed on of an answer's head.
-pub fn pass_headers(shared: &Shared, parts: &mut Parts, asked: Asked<'_>) {
-    let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
-    if stripped > 0 {
-        shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
-    }
-    for name in [header::LOCATION, header::CONTENT_LOCATION] {
-        if let Some(value) = parts.headers.get(&name)
-            && let Some(ours) = relocated(shared, value, asked)
-        {
-            parts.headers.insert(name, ours);
-        }
-    }
-    parts.version = http::Version::HTTP_11;
-}
-
-/// A location under the upstream's authority, as a location under ours (contract section 9).
-fn relocated(shared: &Shared, value: &HeaderValue, asked: Asked<'_>) -> Option<HeaderValue> {
-    let settings = &shared.settings;
-    let text = value.to_str().ok()?;
-    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
-    let path = rest.strip_prefix(settings.upstream_authority.as_str())?;
-    if !(path.is_empty() || path.starts_with(['/', '?', '#'])) {
-        return None;
-    }
-    let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
-    let scheme = if asked.is_tls { "https" } else { "http" };
-    HeaderValue::from_str(&format!("{scheme}://{}{path}", asked.authority?.to_str().ok()?)).ok()
-}
-
-/// An answer's trailers are passed on, but for reports that are not ours.
-pub fn passed(shared: &Shared, body: Body) -> Body {
-    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
-}
-
-/// Whether an answer is a stream of events.
-pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    essence(headers).eq_ignore_ascii_case("text/event-stream")
-}
-
-/// Whether an answer is a stream of events that does not say where it ends.
-fn is_endless(headers: &HeaderMap, body: &Body) -> bool {
-    use http_body::Body as _;
-    is_event_stream(headers) && body.size_hint().exact().is_none()
-}
-
-/// Whether an answer is in a coding, which we never read.
-pub fn is_encoded(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(header::CONTENT_ENCODING)
-        .iter()
-        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-}
-
-/// Whether an answer that no rule reads is read all the same, to be given to a repeat: one that says
-/// how long it is and is short, or JSON. Anything else may be a stream, and streams.
-fn is_worth_keeping(headers: &HeaderMap, body: &Body) -> bool {
-    use http_body::Body as _;
-    let limit = u64::try_from(ledger::MAX_ANSWER).unwrap_or(u64::MAX);
-    match body.size_hint().exact() {
-        Some(length) => length <= limit,
-        None => is_json(essence(headers)),
-    }
-}
-
-/// The headers that a recorded answer keeps (standards I-9); none may hold a secret.
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    [header::CONTENT_TYPE, header::CONTENT_LANGUAGE, header::LOCATION, header::ETAG, header::LINK]
-        .iter()
-        .flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
-        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
-        .collect()
 }
 
 /// Whether a finish is not yet durable as far as anybody knows.
