@@ -15,6 +15,8 @@ use takeback::http::body::{BodyDoc, RequestDoc};
 use takeback::http::headers::{REPORT, sift, sift_answer};
 use takeback::http::{decode, target};
 use takeback::mcp::Era;
+use takeback::mcp::answer::Reports;
+use takeback::mcp::claims::{Claim, claim};
 use takeback::mcp::jsonrpc::{Id, Message};
 use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
@@ -39,11 +41,18 @@ pub const ALL: &[Function] = &[
     ("body", body, "a=1&b=%C3%A9&a=2&c[]=+"),
     ("key", key, "\"8e03978e-40d5-43dd-bc93-6894a57f9324\""),
     ("token", token, "tbc1_AAAA"),
+    ("schema", schema, SCHEMA),
     ("call_json", call_json, r#"{"operation":"a","arguments":{"id":1.0}, "deadline_ms":null}"#),
 ];
 
 const TOOL_CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"create",
     "arguments":{"title":"a","confirm":"tbc1_x"},"_meta":{"idempotency_key":"k","x":1}}}"#;
+
+// A schema, and on the next line a value to judge.
+const SCHEMA: &str = "{\"type\":\"object\",\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"integer\",\"minimum\":1},\
+    {\"$ref\":\"#/$defs/n\"}]}},\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"},\"b\":{\"type\":\"array\",\
+    \"uniqueItems\":true,\"items\":{\"enum\":[1,\"x\"]}}},\"required\":[\"a\"],\"additionalProperties\":false}\n\
+    {\"a\":1,\"b\":[1,\"x\"]}";
 
 const POLICY: &str = r#"
 version: 1
@@ -172,6 +181,8 @@ pub fn sse(bytes: &[u8]) {
         splitter.push(Bytes::copy_from_slice(chunk));
         while let Some(frame) = splitter.next_frame() {
             frame.answer_to(&id);
+            frame.retry_ms();
+            assert!(frame.without_data().len() <= frame.raw().len());
             frame.event_id();
             out.extend_from_slice(frame.raw());
         }
@@ -190,8 +201,15 @@ pub fn answer(bytes: &[u8]) {
     answer.text();
     answer.task_id();
     let spliced = answer.with_report("{\"class\":\"read\"}");
-    if Doc::parse(body).is_ok() {
+    if Doc::parse(body.clone()).is_ok() {
         assert!(Doc::parse(spliced.body).is_ok(), "what was JSON is JSON with the report");
+    }
+    if let Claim::Taken(message) = claim(&body, Reports::Replace) {
+        assert!(Doc::parse(message.clone()).is_ok(), "what was JSON is JSON without the claim");
+        assert_eq!(claim(&message, Reports::Replace), Claim::None, "no claim is left");
+    }
+    if let Ok(doc) = Doc::parse(body) {
+        takeback::mcp::schema::fault(doc.root(), doc.root());
     }
 }
 
@@ -287,4 +305,17 @@ pub fn call_json(bytes: &[u8]) {
     let Some(call) = CallJson::from_json(&String::from_utf8_lossy(bytes)) else { return };
     assert!(!call.as_json().contains('\n'));
     assert_eq!(CallJson::from_json(call.as_json()), Some(call));
+}
+
+/// A schema, of a line, and the value on the next line: a judgement ends, and shows no value.
+pub fn schema(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (rules, value) = text.split_once('\n').unwrap_or((&text, "{\"a\":\"s3cr3t\"}"));
+    let (Ok(rules), Ok(value)) = (Doc::parse(rules.to_owned()), Doc::parse(value.to_owned()))
+    else {
+        return;
+    };
+    if let Some(fault) = takeback::mcp::schema::fault(rules.root(), value.root()) {
+        assert!(!fault.contains("s3cr3t"), "a fault names the place and the rule");
+    }
 }

@@ -424,7 +424,11 @@ fn build_on(
         asks,
         files: files::watched(&config, &shared.metrics),
         admin: Admin {
-            fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
+            fetch: Fetch {
+                shared: Arc::clone(&shared),
+                upstream: Upstream::new(upstream, tasks),
+                drain: drain.clone(),
+            },
             shared,
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),

@@ -105,7 +105,8 @@ fn http(
     let call = Imagined::Http { method: &method, target, headers: &pairs, body: doc };
     let mut told = policy::explain(snapshot, &call);
     if let Some(refusal) = refused {
-        let why = format!("{} {}: {}", refusal.status(), refusal.code(), refusal.message());
+        let why =
+            format!("{} {}: {}", refusal.status(), refusal.envelope_code(), refusal.message());
         told.lines.insert(0, ("refused", why));
     }
     Ok(told)
