@@ -59,7 +59,7 @@ pub(super) fn load(folder: &Path) -> Result<Snapshot, Failure> {
     compiled.snapshot.ok_or_else(|| {
         let message = format!("{findings}the policy in {} cannot be served", folder.display());
         let help = "`takeback check DIR` says what is wrong with a policy";
-        Failure::new(exit::DATA, with_help(&message, help))
+        Failure::new(exit::CONFIG, with_help(&message, help))
     })
 }
 

@@ -266,6 +266,52 @@ mod tests {
         assert!(!overrides_method(None));
     }
 
+    /// The compiler knows these rules too: a template that they always refuse is a finding.
+    #[test]
+    fn a_template_is_told_as_never_matched_exactly_where_its_paths_are_refused() {
+        let literals = [
+            "a",
+            "a%2Fb",
+            "a%2fb",
+            "a%5Cb",
+            "a%00",
+            "a;b",
+            "a%3Bb",
+            "a%0a",
+            "%7F",
+            "%ff",
+            "%C3%A9",
+            "%2e%2e%2fa",
+            "a%2F%2e",
+            "a%2F..b",
+            "a:b",
+            "..a",
+            ".a",
+            "%2ea",
+            "a%20b",
+            "%252F",
+        ];
+        for literal in literals {
+            for template in [format!("/{literal}"), format!("/x/{literal}{{id}}/y")] {
+                for allow in ["", ", allow: { encoded_slash: true }"] {
+                    let text = format!(
+                        "version: 1\noperations: {{ a: {{ match: {{ http: \"POST {template}\" }}{allow} }} }}"
+                    );
+                    let compiled = crate::policy::compile(vec![("a.yaml".to_owned(), text)]);
+                    let is_told =
+                        compiled.diagnostics.iter().any(|found| found.code == "policy/unreachable");
+                    let is_refused = match oddity(&template.replace("{id}", "1")) {
+                        None | Some(Oddity::EmptySegment) => false,
+                        Some(Oddity::EncodedSlash) => allow.is_empty(),
+                        Some(Oddity::Other(_)) => true,
+                    };
+                    assert!(compiled.snapshot.is_some(), "{}", compiled.human());
+                    assert_eq!(is_told, is_refused, "{template}{allow}: {}", compiled.human());
+                }
+            }
+        }
+    }
+
     proptest! {
         /// The quick pass and the careful one agree that a path is plain.
         #[test]
