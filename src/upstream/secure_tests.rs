@@ -547,6 +547,7 @@ async fn raw_http2_with(socket: &mut TcpStream, streams: u32) {
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "an answer of the test's own server")]
 async fn a8_an_answer_that_is_left_without_its_end_is_no_whole_one() {
     // RST_STREAM with NO_ERROR; GOAWAY of a number below; the end of the connection after a GOAWAY.
     let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 0].to_vec();
