@@ -182,6 +182,24 @@ impl<T> Watched<T> {
     }
 }
 
+impl<T: AsyncRead + Unpin> Watched<T> {
+    fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before {
+            self.has_read.store(true, Ordering::Relaxed);
+            if self.shared.is_watching() {
+                self.shared.read();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<T> Drop for Watched<T> {
     fn drop(&mut self) {
         self.shared.close();
@@ -199,17 +217,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
             let count = this.prefix.len().min(buffer.remaining());
             buffer.put_slice(&this.prefix.split_to(count));
             this.has_read.store(true, Ordering::Relaxed);
+            // What came behind it goes into the same read: for a second one hyper would double its
+            // buffer, and keep it so while the connection is idle. An end or an error comes again.
+            if buffer.remaining() > 0 {
+                drop(this.poll_socket(cx, buffer));
+            }
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.inner).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before {
-            this.has_read.store(true, Ordering::Relaxed);
-            if this.shared.is_watching() {
-                this.shared.read();
-            }
-        }
-        Poll::Ready(Ok(()))
+        this.poll_socket(cx, buffer)
     }
 }
 
