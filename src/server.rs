@@ -223,7 +223,8 @@ impl Listener {
         let security = Arc::new(self.security);
         while let Some((stream, address, permit)) = next(&listener, &self.places, &drain).await {
             let here = Here { _open: open.enter(), _permit: permit };
-            let connection = connection::serve(
+            // Boxed: the block below would keep it twice.
+            let connection = Box::pin(connection::serve(
                 stream,
                 address,
                 Arc::clone(&limits),
@@ -231,7 +232,7 @@ impl Listener {
                 Arc::clone(&service),
                 tasks.clone(),
                 drain.clone(),
-            );
+            ));
             let counted = Arc::clone(&open);
             drop(tasks.spawn_background("connection", async move {
                 let _here = here;

@@ -9,9 +9,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -84,10 +87,7 @@ impl Tasks {
     {
         // Counted before it is spawned: a drain that begins now must see it.
         let counted = Counted::new(Arc::clone(&self.shared), name, kind);
-        tokio::spawn(async move {
-            let _counted = counted;
-            work.await
-        })
+        tokio::spawn(Running { work, _counted: counted })
     }
 
     /// Waits until no awaited task is left. Tasks spawned meanwhile are waited for too.
@@ -161,6 +161,24 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Counts> {
         // Nothing panics while it is held; counts stay right even if something did.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pin_project! {
+    /// The work of a task. No `async` block: that would keep the work twice, as what it captured and
+    /// as what it waits for.
+    struct Running<F> {
+        #[pin]
+        work: F,
+        _counted: Counted,
+    }
+}
+
+impl<F: Future> Future for Running<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().work.poll(cx)
     }
 }
 

@@ -1,14 +1,18 @@
 //! What the proxy is measured against, beside nginx: hyper and nothing else, and an upstream for all.
 //!
 //! ```text
-//! bare upstream 127.0.0.1:9000
+//! bare upstream 127.0.0.1:9000 [cert.pem key.pem]
 //! bare proxy 127.0.0.1:9001 127.0.0.1:9000
 //! bare parsing 127.0.0.1:9001 127.0.0.1:9000
+//! bare authz 127.0.0.1:9002
 //! ```
 //!
 //! The proxy is one current-thread runtime per core with `SO_REUSEPORT` and a list of idle upstream
 //! connections for each. It forwards the request with its headers as they are, and the answer as it
 //! comes. The parsing one reads a request's body whole and parses its JSON once before it forwards it.
+//!
+//! `authz` is what Envoy's ext_authz filter asks: it allows every call, over gRPC or HTTP/1.1, and does
+//! nothing else, so that Envoy with it costs the least that any policy hop can.
 
 #![expect(clippy::disallowed_methods, reason = "its tasks are nobody's to await")]
 #![expect(clippy::expect_used, reason = "a bench may stop")]
@@ -18,10 +22,11 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -29,22 +34,35 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let role = arguments.next();
-    let mut address =
-        || arguments.next().and_then(|text| text.parse::<SocketAddr>().ok()).expect("an address");
+    let mut next = move || arguments.next();
+    let address = |text: Option<String>| -> SocketAddr {
+        text.and_then(|text| text.parse().ok()).expect("an address")
+    };
     match role.as_deref() {
         Some("upstream") => {
-            let listen = address();
-            on_every_core(move || serve_upstream(listen));
+            let listen = address(next());
+            let tls = next().map(|cert| acceptor(&cert, &next().expect("a key")));
+            on_every_core(move || serve_upstream(listen, tls.clone()));
+        }
+        Some("authz") => {
+            let listen = address(next());
+            on_every_core(move || serve_authz(listen));
         }
         Some(role @ ("parsing" | "proxy")) => {
-            let (listen, upstream) = (address(), address());
+            let (listen, upstream) = (address(next()), address(next()));
             let is_parsing = role == "parsing";
             on_every_core(move || serve_proxy(listen, upstream, is_parsing));
         }
@@ -53,10 +71,10 @@ fn main() {
 }
 
 fn on_every_core<F: Future<Output = ()> + 'static>(serve: impl Fn() -> F + Send + Sync + 'static) {
-    let serve = std::sync::Arc::new(serve);
+    let serve = Arc::new(serve);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let run = |_| {
-        let serve = std::sync::Arc::clone(&serve);
+        let serve = Arc::clone(&serve);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             LocalSet::new().block_on(&runtime.expect("a runtime"), serve());
@@ -80,7 +98,18 @@ fn listen(address: SocketAddr) -> TcpListener {
     bound().expect("an address that is free")
 }
 
-async fn serve_upstream(address: SocketAddr) {
+/// Of TLS with this certificate.
+fn acceptor(cert: &str, key: &str) -> TlsAcceptor {
+    let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect);
+    let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map(|builder| builder.with_no_client_auth())
+        .and_then(|builder| builder.with_single_cert(chain.expect("a certificate"), key));
+    TlsAcceptor::from(Arc::new(config.expect("a certificate and its key")))
+}
+
+async fn serve_upstream(address: SocketAddr, tls: Option<TlsAcceptor>) {
     let listener = listen(address);
     let read = Bytes::from(format!(r#"{{"id":1,"title":"{}"}}"#, "x".repeat(480)));
     while let Ok((stream, _)) = listener.accept().await {
@@ -116,6 +145,14 @@ async fn serve_upstream(address: SocketAddr) {
             }
         });
         let _unset = stream.set_nodelay(true);
+        if let Some(tls) = tls.clone() {
+            spawn_local(async move {
+                if let Ok(stream) = tls.accept(stream).await {
+                    drop(Builder::new().serve_connection(TokioIo::new(stream), answer).await);
+                }
+            });
+            continue;
+        }
         spawn_local(Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
 }
@@ -162,6 +199,52 @@ impl Body for Said {
             }
             Self::Event(_) => SizeHint::default(),
         }
+    }
+}
+
+/// `envoy.service.auth.v3.CheckResponse { status: {} }`, which allows, as the one message of a gRPC
+/// answer: not compressed, two bytes.
+const ALLOWED: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];
+
+async fn serve_authz(address: SocketAddr) {
+    let listener = listen(address);
+    while let Ok((stream, _)) = listener.accept().await {
+        let allow = service_fn(async |request: Request<Incoming>| {
+            let is_grpc = request.version() == Version::HTTP_2;
+            let _whole = request.into_body().collect().await;
+            let (message, trailers) =
+                if is_grpc { (ALLOWED, Some(ended())) } else { (&b""[..], None) };
+            let body = Full::new(Bytes::from_static(message));
+            let body = body.with_trailers(std::future::ready(trailers.map(Ok)));
+            let mut response = Response::new(body);
+            if is_grpc {
+                let kind = HeaderValue::from_static("application/grpc");
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            }
+            Ok::<_, Infallible>(response)
+        });
+        let _unset = stream.set_nodelay(true);
+        spawn_local(async move {
+            let builder = auto::Builder::new(Here);
+            builder.serve_connection(TokioIo::new(stream), allow).await
+        });
+    }
+}
+
+/// gRPC's way to say that it went well.
+fn ended() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers
+}
+
+/// Runs what hyper spawns on this thread.
+#[derive(Clone, Copy)]
+struct Here;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Here {
+    fn execute(&self, future: F) {
+        spawn_local(future);
     }
 }
 

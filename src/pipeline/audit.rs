@@ -20,16 +20,19 @@
 //! | `replay` | a repeat was answered with what the ledger has |
 //! | `refusal` | a call was refused, nothing was sent |
 //!
+//! The line of an attempt comes after its answer: writing it takes as long as all else that a write
+//! costs this process, and nobody who waits for the answer needs it.
+//!
 //! Refusals cost whoever makes them nothing, so their lines are bounded: [`BURST`] at once and
 //! [`PER_SECOND`] after; the next line says how many were left out. Metrics count them all.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Write;
+use super::{Carried, Write};
 use crate::call::Principal;
 use crate::call::refusal::Refusal;
 use crate::call::spans::CallSpan;
@@ -40,6 +43,7 @@ use crate::contract::operation::{Operation, Target};
 use crate::contract::report::UndoKind;
 use crate::ledger::{Cause, State};
 use crate::metrics::Decision;
+use crate::tasks::Tasks;
 
 /// Lines about refusals that come at once.
 pub const BURST: u32 = 200;
@@ -49,11 +53,7 @@ pub const PER_SECOND: u32 = 20;
 
 /// What became of one attempt.
 #[derive(Debug)]
-pub struct Ended<'a> {
-    /// The write.
-    pub write: &'a Write,
-    /// Its ledger id.
-    pub ledger_id: &'a Key,
+pub struct Ended {
     /// Its entry; `None`: the ledger was down, and it was observed.
     pub entry: Option<EntryId>,
     /// The attempt.
@@ -96,9 +96,10 @@ pub fn describe(span: &CallSpan, operation: &Operation, class: Class) {
 }
 
 /// Says in a write's span what came of it.
-fn describe_end(span: &CallSpan, ended: &Ended<'_>) {
-    let write = ended.write;
-    let ledger_id = ShownKey::of(ended.ledger_id, write.id, ended.entry);
+fn describe_end(carried: &Carried, ended: &Ended) {
+    let write = &carried.fresh.write;
+    let Some(span) = &write.head.span else { return };
+    let ledger_id = ShownKey::of(&carried.ledger_id, write.id, ended.entry);
     span.say("anvil.ledger.id", ledger_id.to_string());
     span.say("anvil.effect.decision", decision(write).as_str());
     span.say("anvil.effect.disposition", ended.disposition.as_str());
@@ -113,17 +114,42 @@ fn describe_end(span: &CallSpan, ended: &Ended<'_>) {
 }
 
 /// Writes the line of an attempt.
-pub fn ended(ended: &Ended<'_>) {
-    let write = ended.write;
-    let operation = write.operation();
-    if let Some(span) = &write.head.span {
-        describe_end(span, ended);
+pub fn ended(carried: &Carried, ended: &Ended) {
+    describe_end(carried, ended);
+    say_ended(carried, ended);
+}
+
+/// Writes the line of an attempt, once its answer had its turn on this thread.
+pub fn ended_later(tasks: &Tasks, carried: Arc<Carried>, ended: Ended) {
+    // Now: the span ends with the answer.
+    describe_end(&carried, &ended);
+    let line = Line { carried, ended };
+    drop(tasks.spawn("audit line", async move {
+        tokio::task::yield_now().await;
+        drop(line);
+    }));
+}
+
+/// A line that is written when it is dropped, so that one whose task does not run is not lost.
+struct Line {
+    carried: Arc<Carried>,
+    ended: Ended,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        say_ended(&self.carried, &self.ended);
     }
+}
+
+fn say_ended(carried: &Carried, ended: &Ended) {
+    let write = &carried.fresh.write;
+    let operation = write.operation();
     let spent = ended.now.saturating_duration_since(write.arrived);
     tracing::info!(
         event = "write",
         entry = ended.entry.map(tracing::field::display),
-        ledger_id = %ShownKey::of(ended.ledger_id, write.id, ended.entry),
+        ledger_id = %ShownKey::of(&carried.ledger_id, write.id, ended.entry),
         operation = %operation.id,
         effect_class = %write.class,
         kind = %operation.kind,

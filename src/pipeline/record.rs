@@ -148,7 +148,8 @@ impl Step for Record {
                 tail.await;
             }
         };
-        let _task = self.shared.tasks.spawn("write", task);
+        // Boxed: a task is moved some ten times on its way, and this one is large.
+        let _task = self.shared.tasks.spawn("write", Box::pin(task));
         let answer = answered.await;
         watch.answered();
         // The task died before it could answer: what it had begun is unknown by its guard.

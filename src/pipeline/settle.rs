@@ -273,9 +273,7 @@ impl Case {
             Some(finished)
         };
         let report = conclusion.report(self, finished);
-        audit::ended(&audit::Ended {
-            write,
-            ledger_id: &self.carried.ledger_id,
+        let ended = audit::Ended {
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
             attempt: self.identity.attempt,
             disposition: conclusion.disposition,
@@ -286,7 +284,8 @@ impl Case {
             undo: conclusion.undo_kind(),
             undo_deadline_ms: conclusion.deadline_ms,
             now: self.shared.clock.instant(),
-        });
+        };
+        audit::ended_later(&self.shared.tasks, Arc::clone(&self.carried), ended);
         report
     }
 }
@@ -336,9 +335,7 @@ fn finish_bare(
         }
         let _kept = shared.ledger.finish(finish);
     }
-    audit::ended(&audit::Ended {
-        write: &carried.fresh.write,
-        ledger_id: &carried.ledger_id,
+    let ended = audit::Ended {
         entry: (!identity.is_unrecorded).then_some(identity.entry),
         attempt: identity.attempt,
         disposition,
@@ -349,7 +346,8 @@ fn finish_bare(
         undo: None,
         undo_deadline_ms: None,
         now: shared.clock.instant(),
-    });
+    };
+    audit::ended(carried, &ended);
 }
 
 /// An entry waited for something that did not come in time.

@@ -232,6 +232,25 @@ impl<T> Drop for Watched<T> {
 }
 
 impl<T: AsyncRead + Resettable + Unpin> Watched<T> {
+    fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
+        self.noted(read)?;
+        if buffer.filled().len() > before {
+            self.has_read.store(true, Ordering::Relaxed);
+            if self.shared.is_watching() {
+                self.shared.read();
+            }
+        } else if self.shared.is_watching() && self.shared.is_all_written() {
+            ready!(self.poll_theirs(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Waits, after the client's close, whether a reset follows it.
     fn poll_theirs(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Ending::No | Ending::Ours(_) = &self.ending {
@@ -280,20 +299,15 @@ impl<T: AsyncRead + Resettable + Unpin> AsyncRead for Watched<T> {
             let count = this.prefix.len().min(buffer.remaining());
             buffer.put_slice(&this.prefix.split_to(count));
             this.has_read.store(true, Ordering::Relaxed);
+            // What came behind it goes into the same read: for a second one hyper would double its
+            // buffer, and keep it so while the connection is idle. An end comes again; an error
+            // is noted, and then reads as an end.
+            if buffer.remaining() > 0 {
+                drop(this.poll_socket(cx, buffer));
+            }
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
-        let read = ready!(Pin::new(&mut this.inner).poll_read(cx, buffer));
-        this.noted(read)?;
-        if buffer.filled().len() > before {
-            this.has_read.store(true, Ordering::Relaxed);
-            if this.shared.is_watching() {
-                this.shared.read();
-            }
-        } else if this.shared.is_watching() && this.shared.is_all_written() {
-            ready!(this.poll_theirs(cx));
-        }
-        Poll::Ready(Ok(()))
+        this.poll_socket(cx, buffer)
     }
 }
 

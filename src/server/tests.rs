@@ -688,6 +688,30 @@ fn cut() -> Body {
     body
 }
 
+impl Resettable for tokio::io::DuplexStream {
+    fn is_reset(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn the_first_bytes_are_read_together_with_what_came_behind_them() {
+    let first = || Bytes::from_static(b"GET / ");
+    let mut buffer = [0; 64];
+    let (mut client, socket) = tokio::io::duplex(64);
+    client.write_all(b"HTTP/1.1").await.unwrap();
+    let mut watched = delivery::Watched::new(socket, first(), Arc::default(), Arc::default());
+    let count = watched.read(&mut buffer).await.unwrap();
+    assert_eq!(&buffer[..count], b"GET / HTTP/1.1");
+
+    let (client, socket) = tokio::io::duplex(64);
+    let mut watched = delivery::Watched::new(socket, first(), Arc::default(), Arc::default());
+    let count = watched.read(&mut buffer).await.unwrap();
+    assert_eq!(&buffer[..count], b"GET / ", "nothing came behind them");
+    drop(client);
+    assert_eq!(watched.read(&mut buffer).await.unwrap(), 0);
+}
+
 #[tokio::test]
 async fn a_byte_that_came_before_the_answer_does_not_deliver_it() {
     let told = Told::default();

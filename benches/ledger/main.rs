@@ -6,10 +6,13 @@
 //! ```
 //!
 //! Two limits, hand-written here: one caller appending a record and flushing it (`fdatasync`), and
-//! 64 callers whose records one thread appends and flushes together. Each round runs the limit and
+//! 64 callers whose records one thread appends and flushes together. Two peers ([`sqlite`]): one
+//! caller's bare commits, and the same group commit into a table of SQLite's. Each round runs them and
 //! the ledger in the same folder, by turns; the medians of the rounds' ratios are printed.
-//! With `--entries`, the ledger is filled first and the rate at 64 callers compared with an empty
-//! one. Set `TMPDIR` to choose the file system.
+//!
+//! Then ledger and peers are filled with a million entries (`--entries 0`: they are not), and the rates
+//! compared again, also with an empty ledger; the ledger is opened with one entry in a hundred unknown,
+//! and asked for entries that it has. Set `TMPDIR` to choose the file system.
 //!
 //! With `--postgres` it starts a PostgreSQL of its own with its default durability, and compares begins
 //! at 64 callers over a Unix socket with `pgbench` inserting, 64 to a transaction, the rows that begins
@@ -24,12 +27,17 @@
     reason = "a bench may stop"
 )]
 
-#[path = "../tests/it/support/postgres.rs"]
+mod postgres;
+#[path = "../../tests/it/support/postgres.rs"]
 mod server;
+mod sqlite;
 
+use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +61,7 @@ fn main() {
         args.find(|arg| arg == flag).and_then(|_| args.next()?.parse().ok()).unwrap_or(default)
     };
     let rounds = number("--rounds", 5);
-    let entries = number("--entries", 0);
+    let entries = number("--entries", 1_000_000);
     let begins = number("--begins", 20_000);
     if std::env::args().any(|arg| arg == "--postgres") {
         return postgres::run(rounds, begins);
@@ -61,60 +69,126 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(empty(folder.path(), rounds, begins));
+    if entries > 0 {
+        runtime.block_on(full(folder.path(), rounds, begins, entries));
+    }
+}
 
-    let mut one = Vec::new();
-    let mut many = Vec::new();
-    let mut rates = Vec::new();
+/// The limits, the peers and the ledger, all empty at first.
+async fn empty(folder: &Path, rounds: usize, begins: usize) {
+    let mut one = Ratios::default();
+    let mut one_bare = Ratios::default();
+    let mut many = Ratios::default();
     for round in 0..rounds {
-        let path = folder.path().join(format!("one-{round}.db"));
-        let ledger = open(&path);
-        let append = folder.path().join("append");
-        let (limit, begin) = runtime.block_on(alone(&append, &ledger, 1_000));
-        runtime.block_on(ledger.close());
-        println!("1 caller: append p50 {limit:?}, begin p50 {begin:?}");
-        one.push(begin.as_secs_f64() / limit.as_secs_f64());
+        let ledger = open(&folder.join(format!("one-{round}.db")));
+        let append = folder.join("append");
+        let bare = sqlite::Bare::open(&folder.join(format!("bare-{round}.db")));
+        let [limit, commit, begin] = alone(&append, &bare, &ledger, 1_000).await;
+        ledger.close().await;
+        println!(
+            "1 caller: append p50 {limit:?}, SQLite's commit p50 {commit:?}, begin p50 {begin:?}"
+        );
+        one.add(begin.as_secs_f64(), limit.as_secs_f64());
+        one_bare.add(begin.as_secs_f64(), commit.as_secs_f64());
 
-        let limit = runtime.block_on(append_together(&folder.path().join("group"), begins * 4));
-        let ledger = open(&folder.path().join(format!("many-{round}.db")));
-        let begun = runtime.block_on(begin_together(&ledger, begins, Calls::Begins));
-        let whole = runtime.block_on(begin_together(&ledger, begins, Calls::Whole));
-        runtime.block_on(ledger.close());
+        let limit = append_together(&folder.join("group"), begins * 4).await;
+        let ledger = open(&folder.join(format!("many-{round}.db")));
+        let begun = begin_together(&ledger, begins, Calls::Begins).await;
+        let whole = begin_together(&ledger, begins, Calls::Whole).await;
+        ledger.close().await;
         println!(
             "{CALLERS} callers: append {:.0}/s, begin and finish {:.0}/s p99 {:?}, \
              with its look {:.0}/s",
             limit.rate, begun.rate, begun.p99, whole.rate
         );
-        many.push(begun.rate / limit.rate);
-        rates.push(begun.rate);
+        many.add(begun.rate, limit.rate);
     }
-    println!("begin p50 / append p50, 1 caller: {:.2} (goal <= 1.8)", median(&mut one));
-    println!("begins / appends, {CALLERS} callers: {:.3} (goal >= 0.15)", median(&mut many));
+    println!("begin p50 / append p50, 1 caller: {one} (goal <= 1.8)");
+    println!("begin p50 / a bare SQLite commit's p50, 1 caller: {one_bare} (goal <= 1.3)");
+    println!("begins / appends, {CALLERS} callers: {many} (goal >= 0.15)");
+}
 
-    if entries > 0 {
-        let path = folder.path().join("filled.db");
-        let filled = open(&path);
-        let filling = runtime.block_on(begin_together(&filled, entries, Calls::Begins));
-        println!("filled with {entries} entries at {:.0}/s", filling.rate);
-        runtime.block_on(filled.close());
+/// The peers and the ledger with so many entries in them, of which one in a hundred was cut off.
+async fn full(folder: &Path, rounds: usize, begins: usize, entries: usize) {
+    let path = folder.join("filled.db");
+    let ledger = open(&path);
+    let (filling, known) = fill(&ledger, entries).await;
+    println!("filled with {entries} entries at {filling:.0}/s");
+    ledger.close().await;
+    // What was begun and never finished becomes unknown at the first opening, and is so at the second.
+    for _ in 0..2 {
         let opening = Instant::now();
-        let filled = open(&path);
-        println!("opened in {:?}", opening.elapsed());
-        let mut full = Vec::new();
-        let mut ratios = Vec::new();
-        for round in 0..rounds {
-            let empty = open(&folder.path().join(format!("empty-{round}.db")));
-            let base = runtime.block_on(begin_together(&empty, begins, Calls::Begins));
-            runtime.block_on(empty.close());
-            let rate = runtime.block_on(begin_together(&filled, begins, Calls::Begins));
-            println!(
-                "empty {:.0}/s p99 {:?}, filled {:.0}/s p99 {:?}",
-                base.rate, base.p99, rate.rate, rate.p99
-            );
-            full.push(rate.rate);
-            ratios.push(rate.rate / base.rate);
-        }
-        runtime.block_on(filled.close());
-        println!("filled / empty: {:.2} (goal >= 0.8)", median(&mut ratios));
+        let (opened, recovered) =
+            Embedded::open(&path, Options::default(), now_ms()).expect("a ledger");
+        println!(
+            "opened in {:?} (goal < 1s), {} entries made unknown",
+            opening.elapsed(),
+            recovered.unknown
+        );
+        Ledger::Embedded(opened).close().await;
+    }
+    let ledger = open(&path);
+    for look in &known {
+        let found = ledger.look(look.clone()).await.expect("looked");
+        assert!(found.by_key.is_some() && found.by_digest.is_some());
+    }
+    let [repeat, together] = looks(&ledger, &known).await;
+    println!("a repeat's check: p50 {repeat:?} (goal < 20us), {CALLERS} at once {together:?} each");
+
+    let plain = sqlite::Bare::open(&folder.join("plain.db"));
+    let keyed = sqlite::Bare::open(&folder.join("keyed.db"));
+    plain.fill(sqlite::Table::Plain, entries);
+    keyed.fill(sqlite::Table::Keyed, entries);
+    let (plain, keyed) = (plain.share(sqlite::Table::Plain), keyed.share(sqlite::Table::Keyed));
+    let mut against_empty = Ratios::default();
+    let mut against_plain = Ratios::default();
+    let mut against_keyed = Ratios::default();
+    for round in 0..rounds {
+        let empty = open(&folder.join(format!("empty-{round}.db")));
+        let base = begin_together(&empty, begins, Calls::Begins).await;
+        empty.close().await;
+        let plain = plain.commit_together(begins).await;
+        let keyed = keyed.commit_together(begins).await;
+        let begun = begin_together(&ledger, begins, Calls::Begins).await;
+        println!(
+            "{entries} entries, {CALLERS} callers: begin and finish {:.0}/s p99 {:?}, empty \
+             {:.0}/s p99 {:?}; SQLite plain {:.0}/s p99 {:?}, with a unique key {:.0}/s p99 {:?}",
+            begun.rate,
+            begun.p99,
+            base.rate,
+            base.p99,
+            plain.rate,
+            plain.p99,
+            keyed.rate,
+            keyed.p99
+        );
+        against_empty.add(begun.rate, base.rate);
+        against_plain.add(begun.rate, plain.rate);
+        against_keyed.add(begun.rate, keyed.rate);
+    }
+    ledger.close().await;
+    println!("filled / empty: {against_empty} (goal >= 0.8)");
+    println!("begins / SQLite's rows with a unique key: {against_keyed} (goal >= 0.8)");
+    println!("begins / SQLite's rows that nothing finds: {against_plain}");
+}
+
+/// The ratios of the rounds; shown as their median and their bounds.
+#[derive(Default)]
+struct Ratios(Vec<f64>);
+
+impl Ratios {
+    fn add(&mut self, mine: f64, theirs: f64) {
+        self.0.push(mine / theirs);
+    }
+}
+
+impl fmt::Display for Ratios {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sorted = self.0.clone();
+        let middle = median(&mut sorted);
+        let bound = |bound: Option<&f64>| bound.copied().unwrap_or_default();
+        write!(f, "{middle:.2} [{:.2}-{:.2}]", bound(sorted.first()), bound(sorted.last()))
     }
 }
 
@@ -138,16 +212,21 @@ fn open(path: &Path) -> Ledger {
     Ledger::Embedded(embedded)
 }
 
-/// Appends and begins by turns, so that both meet the same moments of the machine.
-async fn alone(append: &Path, ledger: &Ledger, count: usize) -> (Duration, Duration) {
+/// Appends, SQLite's commits and begins by turns, so that all meet the same moments of the machine:
+/// their medians.
+async fn alone(append: &Path, bare: &sqlite::Bare, ledger: &Ledger, count: usize) -> [Duration; 3] {
     let mut file = appender(append);
-    let mut appends = Vec::new();
-    let mut begins = Vec::new();
+    let mut times = [const { Vec::new() }; 3];
     for _ in 0..count {
+        let [appends, commits, begins] = &mut times;
         let start = Instant::now();
         file.write_all(&[7; BLOCK]).expect("written");
         file.sync_data().expect("flushed");
         appends.push(start.elapsed());
+
+        let start = Instant::now();
+        bare.commit_one();
+        commits.push(start.elapsed());
 
         let begin = call();
         let entry = begin.entry;
@@ -157,7 +236,7 @@ async fn alone(append: &Path, ledger: &Ledger, count: usize) -> (Duration, Durat
         assert_eq!(begun, Begun::Started { attempt: 1 });
         ledger.finish(finish(entry));
     }
-    (percentile(&mut appends, 50), percentile(&mut begins, 50))
+    times.map(|mut times| percentile(&mut times, 50))
 }
 
 /// The least that a group commit can be: one thread appends what has come and flushes it.
@@ -202,6 +281,61 @@ async fn one_by_one(ledger: &Ledger, count: usize) -> Duration {
         ledger.finish(finish(entry));
     }
     percentile(&mut begins, 50)
+}
+
+/// Fills a ledger; one in a hundred entries is never finished. Gives the rate, and what to ask for
+/// some of the finished ones.
+async fn fill(ledger: &Ledger, entries: usize) -> (f64, Vec<Look>) {
+    let known = Rc::new(RefCell::new(Vec::new()));
+    let count = Rc::new(Cell::new(0_usize));
+    let (ledger, looks) = (ledger.clone(), Rc::clone(&known));
+    let rate = callers(entries, move || {
+        let (ledger, looks, count) = (ledger.clone(), Rc::clone(&looks), Rc::clone(&count));
+        async move {
+            let number = count.replace(count.get() + 1);
+            let is_cut_off = number % 100 == 50;
+            let mut begin = call();
+            if is_cut_off {
+                // Of their own, for a look names what is unknown of its operation.
+                begin.look.operation = OperationId::new("github.issues.create").expect("an id");
+            }
+            let (entry, look) = (begin.entry, begin.look.clone());
+            assert_eq!(ledger.begin(begin).await.expect("begun"), Begun::Started { attempt: 1 });
+            if is_cut_off {
+                return;
+            }
+            ledger.finish(finish(entry));
+            if number % 1_000 == 0 {
+                looks.borrow_mut().push(look);
+            }
+        }
+    })
+    .await;
+    (rate.rate, known.take())
+}
+
+/// How long the check of a repeat takes: one caller's median, and the mean of many at once.
+async fn looks(ledger: &Ledger, known: &[Look]) -> [Duration; 2] {
+    let mut times = Vec::new();
+    for look in known {
+        let look = look.clone();
+        let start = Instant::now();
+        ledger.look(look).await.expect("looked");
+        times.push(start.elapsed());
+    }
+    let (ledger, known) = (ledger.clone(), Rc::new(known.to_vec()));
+    let next = Rc::new(Cell::new(0));
+    let rate = callers(200 * CALLERS, move || {
+        let (ledger, known, next) = (ledger.clone(), Rc::clone(&known), Rc::clone(&next));
+        async move {
+            let number = next.replace(next.get() + 1);
+            if let Some(look) = known.get(number % known.len()) {
+                ledger.look(look.clone()).await.expect("looked");
+            }
+        }
+    })
+    .await;
+    [percentile(&mut times, 50), Duration::from_secs_f64(1.0 / rate.rate)]
 }
 
 async fn begin_together(ledger: &Ledger, count: usize, calls: Calls) -> Rate {
@@ -353,97 +487,4 @@ fn median(values: &mut [f64]) -> f64 {
 fn now_ms() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as i64)
-}
-
-mod postgres {
-    //! The store in PostgreSQL, beside what the server itself can do.
-
-    use std::process::Command;
-
-    use takeback::ledger::{Address, Ledger, Options, Place};
-
-    use super::server::{Server, programs};
-    use super::{CALLERS, Calls, begin_together, median, now_ms};
-
-    /// How long `pgbench` inserts in each round, in seconds.
-    const SECONDS: u32 = 5;
-
-    const COPIES: &str = "CREATE SCHEMA IF NOT EXISTS bench; \
-        CREATE TABLE bench.entry (LIKE takeback.entry INCLUDING ALL); \
-        CREATE TABLE bench.history (LIKE takeback.history INCLUDING ALL); \
-        CREATE TABLE bench.finder (LIKE takeback.finder INCLUDING ALL); \
-        CREATE SEQUENCE bench.step";
-
-    /// What 64 begins write.
-    const BATCH: &str = "BEGIN;
-        INSERT INTO bench.finder SELECT gen_random_uuid(), gen_random_uuid()
-          FROM generate_series(1, 128);
-        INSERT INTO bench.entry (id, number, version, finish, state, attempt, owner, began_ms,
-          attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, twin,
-          principal, key, digest, mark, operation, fingerprint, policy_revision, class, kind,
-          transport, target)
-          SELECT gen_random_uuid(), g, g, g, 2, 1, '00000000-0000-0000-0000-000000000001', 1, 1, 1,
-          false, false, false, true, false, true, '00000000-0000-0000-0000-000000000000',
-          'agent:3f9a2c7710be4d51', md5(random()::text) || md5(g::text),
-          decode(md5(random()::text) || md5(random()::text), 'hex'),
-          decode(md5(random()::text) || md5(random()::text), 'hex'), 'github.comments.create',
-          decode(md5('f') || md5('f'), 'hex'), decode(md5('p') || md5('p'), 'hex'), 'reversible',
-          'create', 'http', 'POST /repos/octo/hello/issues/1/comments'
-          FROM generate_series(1, 64) g;
-        INSERT INTO bench.history (seq, entry, at_ms, to_state, attempt)
-          SELECT nextval('bench.step'), gen_random_uuid(), 1, 2, 1 FROM generate_series(1, 64);
-        COMMIT;
-";
-
-    pub(super) fn run(rounds: usize, begins: usize) {
-        let server = Server::start(&["shared_buffers=512MB", "max_wal_size=4GB"]);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let address = Address::parse(&server.url(), None).expect("an address");
-        let place = Place::Postgres(Box::new(address));
-        let (ledger, _) = Ledger::open(&place, Options::default(), now_ms()).expect("a ledger");
-        server.query(COPIES);
-        let script = server.folder().join("batch.sql");
-        std::fs::write(&script, BATCH).expect("written");
-        let mut ratios = Vec::new();
-        let mut rates = Vec::new();
-        for _ in 0..rounds {
-            let limit = inserts(&server, &script);
-            let only = runtime.block_on(begin_together(&ledger, begins, Calls::OnlyBegins));
-            let begun = runtime.block_on(begin_together(&ledger, begins, Calls::Begins));
-            let whole = runtime.block_on(begin_together(&ledger, begins, Calls::Whole));
-            println!(
-                "{CALLERS} callers: pgbench {limit:.0}/s, begin {:.0}/s p99 {:?}, begin and finish \
-                 {:.0}/s, with its look {:.0}/s",
-                only.rate, only.p99, begun.rate, whole.rate
-            );
-            ratios.push(only.rate / limit);
-            rates.push(only.rate);
-        }
-        let one = runtime.block_on(super::one_by_one(&ledger, 1_000));
-        println!("1 caller: begin p50 {one:?}");
-        runtime.block_on(ledger.close());
-        let rate = median(&mut rates);
-        println!("begins, {CALLERS} callers: {rate:.0}/s (goal >= 20000)");
-        println!("begins / pgbench's batched inserts: {:.2} (or >= 0.7)", median(&mut ratios));
-    }
-
-    /// Rows of begins that `pgbench` inserts each second: the better of one and of four clients.
-    fn inserts(server: &Server, script: &std::path::Path) -> f64 {
-        let rates = [1_u32, 4].map(|clients| {
-            let output = Command::new(programs().join("pgbench"))
-                .args(["-n", "-M", "prepared", "-U", "takeback", "-j", "1"])
-                .args(["-c", &clients.to_string(), "-T", &SECONDS.to_string(), "-h"])
-                .arg(server.folder())
-                .arg("-f")
-                .arg(script)
-                .arg("postgres")
-                .output()
-                .expect("pgbench runs");
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next());
-            tps.and_then(|tps| tps.parse::<f64>().ok()).expect("a rate") * 64.0
-        });
-        rates.into_iter().fold(0.0, f64::max)
-    }
 }
