@@ -13,6 +13,7 @@
 //! ```
 
 mod given;
+mod integrity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -27,13 +28,14 @@ use crate::contract::json::MAX_TEXT;
 use crate::files;
 use crate::http::headers as own_headers;
 use crate::http::target::oddity;
-use crate::ledger::{Address, Place};
+use crate::ledger::{Address, Keys, Place};
 use crate::mcp::answer::Reports;
 use crate::pipeline::CallRoute;
 use crate::upstream::Authority;
 
 pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, PASSWORD, Sources};
 use given::{Reader, shown};
+pub use integrity::ledger_keys;
 
 /// The longest path of a Unix socket that Linux takes, in bytes; short of 108 by the end mark and
 /// the suffix under which it is made.
@@ -61,6 +63,12 @@ pub struct Config {
     /// the working directory: a folder of its own, because three more files and the socket lie beside
     /// it. The password of a database may stand in `PGPASSWORD`.
     pub ledger: Place,
+    /// The keys of the chain over the ledger's history, out of `ledger_mac_key_file`. Default: none,
+    /// so that the chain shows accidents, and not one who can write the ledger.
+    pub ledger_keys: Keys,
+    /// How long what calls and answers held is kept in the ledger after a call. Default: for ever,
+    /// because nobody but the operator can say when it is no longer evidence.
+    pub ledger_retention: Option<Duration>,
     /// MCP.
     pub mcp: McpConfig,
     /// Whether the rules stop calls. Default `enforce`.
@@ -197,6 +205,8 @@ impl Config {
         let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
         let admin_network = admin_network(&mut reader);
+        let ledger_keys = integrity::keys(&mut reader);
+        let ledger_retention = integrity::retention(&mut reader);
         let upstream = upstream(&mut reader);
         let policies = reader.path("policies");
         if policies.is_none() && reader.list("policies").is_none() {
@@ -225,6 +235,8 @@ impl Config {
             upstream,
             policies,
             ledger: places.ledger,
+            ledger_keys,
+            ledger_retention,
             mcp,
             mode: mode.unwrap_or(Mode::Enforce),
             report_header: report_header.unwrap_or(own_headers::REPORT),

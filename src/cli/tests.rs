@@ -55,6 +55,8 @@ fn arguments_are_read_or_refused() {
         (&["ledger", "list", "--state", "unknown", "--limit", "3"], true),
         (&["ledger", "list", "--limit", "-1"], false),
         (&["ledger", "show", "x", "--format", "json"], true),
+        (&["ledger", "verify", "--head", "a:1", "--head", "b:2", "--format", "json"], true),
+        (&["ledger", "verify", "x"], false),
         (&["ledger"], false),
         (&["settle", "x", "accepted", "--why", "seen"], true),
         (&["settle", "x", "accepted"], false),

@@ -21,6 +21,8 @@ pub const MEMBERS: &[&str] = &[
     "upstream.headers_file",
     "policies",
     "ledger",
+    "ledger_mac_key_file",
+    "ledger_retention",
     "mcp.paths",
     "mcp.allow_methods",
     "mcp.trust_annotations",

@@ -1,5 +1,6 @@
 //! What the ledger is asked to record, and what it answers.
 
+use super::chain::row::{Attempt, Row, Told};
 use super::{Cause, Reason, State};
 use crate::contract::class::{Class, Disposition, Kind, Outcome, Verdict, words};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
@@ -191,6 +192,22 @@ impl Begin {
     pub fn subject(&self) -> EntryId {
         self.rerun.unwrap_or(self.entry)
     }
+
+    /// What the attempt is made with, as the chain takes it.
+    pub(super) fn as_linked(&self) -> Attempt<'_> {
+        Attempt {
+            key_sent: self.key_sent,
+            fingerprint: &self.fingerprint.0,
+            policy_revision: &self.policy_revision.0,
+            class: self.class.as_str(),
+            kind: self.kind.as_str(),
+            spent_ms: self.spend.map(|spend| spend.expires_ms),
+            spent_nonce: self.spend.as_ref().map(|spend| &spend.nonce[..]),
+            target: &self.target,
+            lookup: self.lookup.as_deref(),
+            before: self.before.as_deref(),
+        }
+    }
 }
 
 /// What became of a begin.
@@ -265,6 +282,38 @@ pub struct Finish {
     pub due_ms: Option<i64>,
     /// Milliseconds since 1970.
     pub now_ms: i64,
+}
+
+impl Finish {
+    /// The row of its step, as the chain takes it.
+    pub(super) fn as_linked<'a>(&'a self, row: Row<'a>) -> Row<'a> {
+        Row {
+            disposition: Some(self.disposition.as_str()),
+            verdict: self.verdict.map(Verdict::as_str),
+            upstream_status: self.upstream_status.map(i64::from),
+            undo_mark: self.undo_mark.as_ref().map(|mark| &mark.0[..]),
+            deadline_ms: self.deadline_ms,
+            detail: self.evidence.as_deref(),
+            ..row
+        }
+    }
+
+    /// What it holds of the call, as the chain takes it.
+    pub(super) fn as_told<'a>(
+        &'a self,
+        kept: Option<&'a Answer>,
+        headers: Option<&'a [u8]>,
+    ) -> Told<'a> {
+        Told {
+            upstream_id: self.upstream_id.as_deref(),
+            undo: self.undo.as_deref(),
+            compensate: self.compensate.as_deref(),
+            undo_unavailable: self.undo_unavailable.as_deref(),
+            status: kept.map(|answer| i64::from(answer.status)),
+            headers,
+            body: kept.map(|answer| answer.body.as_slice()),
+        }
+    }
 }
 
 words! {

@@ -11,8 +11,8 @@
 pub(super) mod command;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,7 +22,7 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 use super::{
-    Begin, Begun, Finish, Finished, Health, LedgerError, Look, Note, Priors, Reason, Settled,
+    Begin, Begun, Finish, Finished, Head, Health, LedgerError, Look, Note, Priors, Reason, Settled,
     Stats, Stored,
 };
 use command::{Command, Inbox, Reply, Settle, TookBack, Write};
@@ -134,6 +134,10 @@ impl Desk {
         self.shared.health()
     }
 
+    pub(super) fn head(&self) -> Option<Head> {
+        self.shared.head()
+    }
+
     pub(super) fn stats(&self) -> Stats {
         let shared = &self.shared;
         Stats {
@@ -241,6 +245,8 @@ pub(super) struct Shared {
     recovered: AtomicU64,
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
+    /// Where the chain ends, as far as it is on disk.
+    head: Mutex<Option<Head>>,
     #[cfg(test)]
     pub(super) faults: super::tests::Faults,
 }
@@ -260,6 +266,7 @@ impl Shared {
             recovered: AtomicU64::new(0),
             pending: AtomicUsize::new(0),
             pending_bytes: AtomicUsize::new(0),
+            head: Mutex::new(None),
             #[cfg(test)]
             faults: super::tests::Faults::default(),
         }
@@ -299,6 +306,14 @@ impl Shared {
 
     pub(super) fn set_commits(&self, commits: u64) {
         self.commits.store(commits, Ordering::Relaxed);
+    }
+
+    pub(super) fn head(&self) -> Option<Head> {
+        *self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_head(&self, head: Head) {
+        *self.head.lock().unwrap_or_else(PoisonError::into_inner) = Some(head);
     }
 
     pub(super) fn count_refused(&self) {

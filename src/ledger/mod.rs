@@ -19,6 +19,7 @@
 //! This file is the interface of every store. There are two: [`Embedded`], a SQLite file for one
 //! sidecar, and [`Postgres`], a database for one sidecar or many.
 
+mod chain;
 mod command;
 mod desk;
 mod embedded;
@@ -36,6 +37,7 @@ use crate::contract::key::EntryId;
 
 use desk::Desk;
 
+pub use chain::{Broken, ChainState, Head, KeyId, Keys, KeysError, Verified};
 pub use command::{
     Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
     MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled,
@@ -316,6 +318,12 @@ impl Ledger {
     /// Whether the store takes writes.
     pub fn health(&self) -> Health {
         self.desk().health()
+    }
+
+    /// Where the chain that this ledger writes ends, as far as it is on disk; `None` while there is
+    /// no link. To be kept elsewhere: see [`Head`].
+    pub fn head(&self) -> Option<Head> {
+        self.desk().head()
     }
 
     /// What it counted since it was opened.

@@ -3,6 +3,7 @@
 //! A test that takes a [`Store`] runs on both; [`on_both_stores`] makes one of each.
 
 mod attempts;
+mod chained;
 mod faults;
 mod files;
 mod model;

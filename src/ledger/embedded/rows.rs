@@ -304,7 +304,7 @@ fn optional<S: rusqlite::types::FromSql, T>(
 }
 
 /// A value that this program never writes.
-fn damaged(column: usize) -> rusqlite::Error {
+pub(super) fn damaged(column: usize) -> rusqlite::Error {
     let source = Box::new(FromSqlError::InvalidType);
     rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, source)
 }

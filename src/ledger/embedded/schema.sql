@@ -1,4 +1,4 @@
--- The embedded ledger, schema version 2. Any SQLite tool may read this file while takeback runs:
+-- The embedded ledger, schema version 3. Any SQLite tool may read this file while takeback runs:
 --   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
 -- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
 -- may change with the version. Nobody but takeback may write.
@@ -6,7 +6,8 @@
 CREATE TABLE meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
   -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
-  -- it takes writes).
+  -- it takes writes), chain_from (history.seq of the first row that is linked) and chain_key (the
+  -- name of the key that the newest links are made with; empty: there is none).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -76,9 +77,10 @@ CREATE TABLE finder (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE history (
-  -- Append-only: one row per step of an entry, with what a finish said.
+  -- Append-only: one row per step of an entry, with what a finish said. Check it with
+  -- `takeback ledger verify`.
   seq INTEGER PRIMARY KEY,
-  entry INTEGER NOT NULL,          -- entry.number
+  entry INTEGER NOT NULL,          -- entry.number; 0: of the ledger itself
   previous INTEGER,                -- seq of this entry's step before
   at_ms INTEGER NOT NULL,
   from_state INTEGER,              -- NULL: it did not exist
@@ -100,7 +102,9 @@ CREATE TABLE history (
   headers BLOB,                    -- name, NUL, value, NUL, ...
   body BLOB,
   noted TEXT,                      -- what was looked at after the finish: lookup, readback
-  detail TEXT                      -- JSON: who allowed a begin, what a finish or a look proved
+  detail TEXT,                     -- JSON: who allowed a begin, what a finish or a look proved
+  seal BLOB                        -- the row's link in the chain, 32 bytes; then what commits to
+                                   -- what it holds of the call. NULL: from before the chain
 ) STRICT;
 
 CREATE TABLE image (

@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 
 use crate::ledger::{Begun, LedgerError, Reason};
 
+use super::super::chain;
 use super::super::desk::Shared;
 use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
@@ -361,6 +362,7 @@ impl Writer {
         // After the commit: what was written to a file that is no longer at its path is not kept.
         self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
+        self.shared.set_head(store.head());
         self.log_bytes = file::log_bytes(&self.path);
         Ok(())
     }
@@ -476,7 +478,8 @@ impl Writer {
             let cut = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
         }
-        let mut store = Store::new(conn)?;
+        let seed = chain::seed().map_err(|_| Failure::new(Reason::Failed, "no random bytes"))?;
+        let mut store = Store::new(conn, &self.options.keys, seed)?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
         }

@@ -146,11 +146,11 @@ async fn a_schema_of_another_version_is_refused_in_both_directions() {
     bench.ledger.close().await;
     let open = || Ledger::open(&bench.place(), Options::default(), 1).map(drop);
 
-    sql(&bench, "UPDATE takeback.version SET version = 3");
-    assert!(matches!(open(), Err(OpenError::Newer { found: 3, known: 2 })));
+    sql(&bench, "UPDATE takeback.version SET version = 4");
+    assert!(matches!(open(), Err(OpenError::Newer { found: 4, known: 3 })));
     assert!(matches!(ReadOnly::open(bench.place()), Err(OpenError::Newer { .. })));
     sql(&bench, "UPDATE takeback.version SET version = -1");
-    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 2 })));
+    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 3 })));
 }
 
 #[tokio::test]

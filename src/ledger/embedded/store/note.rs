@@ -3,6 +3,7 @@
 use rusqlite::params;
 
 use crate::contract::class::{Outcome, Verdict};
+use crate::ledger::chain::row::{Content, Row};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Note, Settled};
 
@@ -68,11 +69,29 @@ impl Store {
     fn note_step(&mut self, subject: &Subject, state: State, note: &Note) -> rusqlite::Result<i64> {
         let seq = self.next_seq;
         self.next_seq += 1;
+        let entry = subject.number.to_be_bytes();
+        let row = Row {
+            seq,
+            entry: &entry,
+            previous: Some(subject.version),
+            at_ms: note.now_ms,
+            from: Some(subject.state.code()),
+            to: state.code(),
+            attempt: subject.attempt,
+            cause: note.outcome.map(|_| Cause::Settled.as_str()),
+            who: Some(note.noted.as_str()),
+            why: Some(&note.why),
+            noted: Some(note.noted.as_str()),
+            verdict: note.verdict.map(Verdict::as_str),
+            detail: note.detail.as_deref(),
+            ..Row::default()
+        };
+        let seal = self.chain.seal(&row, None, Content::None);
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why, verdict, noted, detail) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?9, ?12)",
+                 cause, who, why, verdict, noted, detail, seal) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?9, ?12, ?13)",
             )?
             .execute(params![
                 seq,
@@ -87,6 +106,7 @@ impl Store {
                 note.why,
                 note.verdict.map(Verdict::as_str),
                 note.detail,
+                seal.to_bytes(),
             ])?;
         Ok(seq)
     }

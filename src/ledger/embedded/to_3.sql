@@ -1,0 +1,3 @@
+-- From schema version 2 to 3: the history is chained. The rows that are there stand before the chain.
+
+ALTER TABLE history ADD COLUMN seal BLOB;

@@ -1,0 +1,181 @@
+//! The chain over the ledger's history, as an operator meets it: `takeback ledger verify` on the files
+//! and databases of real sidecars, and the heads in their logs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+use crate::support::postgres::Database;
+use crate::support::process::Home;
+use crate::support::{Act, Upstream, wait};
+
+const POLICY: &str = r#"
+version: 1
+operations:
+  notes.create:
+    match: { http: "POST /notes" }
+    effect: { class: reversible, kind: create, inverse: { operation: notes.delete, arguments: { path.id: response.id } } }
+  notes.delete:
+    match: { http: "DELETE /notes/{id}" }
+    effect: { class: irreversible, kind: delete }
+"#;
+
+fn upstream() -> Upstream {
+    Upstream::start(|_| Act::json(201, r#"{"id":100}"#))
+}
+
+fn keys(home: &Home) -> String {
+    let path = home.folder().join("keys");
+    std::fs::write(&path, "# of the test\n0123456789abcdef0123456789abcdef\n").unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Some calls, and the end of the sidecar in order; the newest head in its log.
+fn filled(home: &Home, keys: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut process = home.start_with(&["--ledger-mac-key-file", keys]);
+    let mut agent = process.agent();
+    for _ in 0..5 {
+        // Never the same call twice: an answer that was not seen to be delivered is given again.
+        let note = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(agent.post("/notes", &[], &format!("{{\"n\":{note}}}")).status, 201);
+    }
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    heads(home).pop().expect("a head is logged at the end")
+}
+
+fn heads(home: &Home) -> Vec<String> {
+    home.log()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|line| line["event"] == "ledger_head")
+        .map(|line| line["head"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn change(home: &Home, sql: &str) {
+    rusqlite::Connection::open(home.ledger()).unwrap().execute_batch(sql).unwrap();
+}
+
+#[test]
+fn f15_a_ledger_verifies_until_one_byte_of_it_is_changed_and_the_row_is_named() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    let head = filled(&home, &keys);
+    let with_key = ["--ledger-mac-key-file", &keys];
+    let verify = |more: &[&str]| home.run(&[&["ledger", "verify"], &with_key[..], more].concat());
+
+    let (code, text) = verify(&["--head", &head]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("whole: 11 rows fit") && text.contains(&head), "{text}");
+    let (code, json) = verify(&["--format", "json"]);
+    assert_eq!(code, Some(0));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["ok"], &json["rows"]), (&Value::Bool(true), &11.into()), "{json}");
+    assert_eq!(json["chains"][0]["head"], head.as_str());
+
+    let (code, text) = home.run(&["ledger", "verify"]);
+    assert_eq!(code, Some(78), "a keyed chain says nothing without its key: {text}");
+    let (code, text) = verify(&["--head", &head.replace(":11", ":12")]);
+    assert_eq!(code, Some(65), "{text}");
+    assert!(text.contains("rows were cut off"), "{text}");
+    let (code, text) = verify(&["--head", "4f:1"]);
+    assert_eq!(code, Some(64), "{text}");
+
+    change(&home, "UPDATE history SET upstream_status = 200 WHERE seq = 5");
+    let (code, text) = verify(&[]);
+    assert_eq!(code, Some(65), "{text}");
+    assert!(text.contains("row 5 of entry"), "{text}");
+    let (code, json) = verify(&["--format", "json"]);
+    assert_eq!(code, Some(65));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["ok"], &json["first_bad"]["row"]), (&Value::Bool(false), &5.into()));
+
+    // And no sidecar goes on with it.
+    assert!(home.try_start_with(&with_key).is_none());
+    assert!(home.log().contains("row 5 of entry"), "{}", home.log());
+}
+
+#[test]
+fn f15_rows_cut_off_at_the_end_are_missed_by_the_head_in_the_log() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    filled(&home, &keys);
+    let copy = home.folder().join("copy.db");
+    std::fs::copy(home.ledger(), &copy).unwrap();
+    let head = filled(&home, &keys);
+    let flags = ["ledger", "verify", "--ledger-mac-key-file", &keys, "--head", &head];
+    let (code, text) = home.run(&flags);
+    assert_eq!(code, Some(0), "{text}");
+
+    // The older copy is whole in itself.
+    std::fs::copy(&copy, home.ledger()).unwrap();
+
+    let (code, text) = home.run(&flags);
+    assert_eq!(code, Some(65), "{text}");
+    assert!(text.contains(&format!("no chain has, or had, the head {head}")), "{text}");
+    assert_eq!(home.run(&flags[..4]).0, Some(0), "without the head nothing is missed");
+}
+
+#[test]
+fn the_length_of_the_chain_is_a_metric_and_a_crash_leaves_it_whole() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    let mut process = home.start_with(&["--ledger-mac-key-file", &keys]);
+    let metric = || process.telemetry("/metrics").text();
+    wait::until("the metric", || metric().contains("takeback_ledger_chain_length 1").then_some(()));
+    assert_eq!(process.agent().post("/notes", &[], "{}").status, 201);
+    process.kill();
+
+    let mut process = home.start_with(&["--ledger-mac-key-file", &keys]);
+    assert_eq!(process.agent().post("/notes", &[], "{\"n\":2}").status, 201);
+    process.kill();
+
+    let (code, text) = home.run(&["ledger", "verify", "--ledger-mac-key-file", &keys]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn f15_a_database_has_a_chain_for_each_sidecar_and_a_changed_row_is_named() {
+    let upstream = upstream();
+    let database = Database::new();
+    let home = Home::on_database(POLICY, upstream.address, database.url());
+    let keys = keys(&home);
+    let first = filled(&home, &keys);
+    let second = filled(&home, &keys);
+    let flags = ["--head", &first, "--head", &second, "--ledger-mac-key-file", &keys];
+    let verify = || home.run(&[&["ledger", "verify"], &flags[..]].concat());
+
+    let (code, text) = verify();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("chain 2: 11 rows") && text.contains("22 rows fit"), "{text}");
+
+    database.query("UPDATE takeback.history SET body = 'x' WHERE chain = 2 AND place = 5");
+    let (code, text) = verify();
+    assert_eq!(code, Some(65), "{text}");
+    let seq = database.query("SELECT seq FROM takeback.history WHERE chain = 2 AND place = 5");
+    assert!(text.contains(&format!("row {} of entry", seq[0])), "{text}");
+
+    database.query("DELETE FROM takeback.history WHERE chain = 2");
+    let (code, text) = verify();
+    assert_eq!(code, Some(65), "{text}");
+}
+
+#[test]
+fn a_key_file_that_holds_no_key_is_fatal_and_a_key_is_never_shown() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let path = home.folder().join("keys");
+    std::fs::write(&path, "s3cret\n").unwrap();
+    let flags = ["--ledger-mac-key-file", path.to_str().unwrap()];
+
+    assert!(home.try_start_with(&flags).is_none());
+
+    let log = home.log();
+    assert!(log.contains("line 1 is shorter than 32 characters"), "{log}");
+    assert!(!log.contains("s3cret"));
+}
