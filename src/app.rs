@@ -279,7 +279,11 @@ fn build(
     stop: &watch::Sender<Stop>,
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
-    let options = Options { keys: config.ledger_keys.clone(), ..Options::default() };
+    let options = Options {
+        keys: config.ledger_keys.clone(),
+        retention: config.ledger_retention,
+        ..Options::default()
+    };
     let (ledger, recovered) = open_ledger(&config.ledger, &options, &clock, stop)?;
     health.watch(ledger.clone());
     if let Some(file) = config.ledger.file() {

@@ -292,6 +292,8 @@ enum LedgerCommand {
     Export(ExportArgs),
     /// Follow the chain over the history, and name the first row that does not fit
     Verify(VerifyArgs),
+    /// Take a part out of what an entry holds of its call; asks the running sidecar
+    Redact(RedactArgs),
 }
 
 #[derive(Debug, Args)]
@@ -360,6 +362,32 @@ struct VerifyArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = REDACT_EXAMPLES)]
+struct RedactArgs {
+    /// The entry's id
+    entry: String,
+    /// Which parts: JSON pointers over the entry
+    #[arg(required = true, value_name = "POINTER")]
+    pointers: Vec<String>,
+    /// Your reason; it stands in the entry's history
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the answer is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const REDACT_EXAMPLES: &str = "\
+Examples:
+  takeback ledger redact ENTRY /answer/body/email /before/body/email --why \"asked for by its owner\"
+
+Pointers: /target, /before/..., /answer/body/..., /answer, /upstream_id, /undo, /compensate, /lookup.
+Undo, compensate and lookup go whole: one with a gap in it would be another call. An answer of which a
+part is gone is not given to a repeat. The chain over the history still verifies.";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -633,6 +661,10 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
                 format: args.format,
             };
             export::run(&places(args.place, None)?.ledger, &export)
+        }
+        Command::Ledger(LedgerCommand::Redact(args)) => {
+            let socket = socket(args.socket)?;
+            remote::redact(&socket, &args.entry, &args.pointers, &args.why, args.format)
         }
         Command::Ledger(LedgerCommand::Verify(args)) => {
             let mut flags = Vec::new();

@@ -72,6 +72,44 @@ pub struct Prior {
     pub lookup: Option<String>,
     /// Who called.
     pub principal: Principal,
+    /// What of it was taken out since.
+    pub removed: Option<Removed>,
+}
+
+impl Prior {
+    /// Why there is no undo, if that is because it was removed with all else.
+    pub(super) fn undo_gone(&self) -> Option<String> {
+        self.removed.filter(|removed| *removed == Removed::Retention).map(Removed::of_undo)
+    }
+}
+
+words! {
+    /// Why something that an entry held of its call is gone.
+    Removed {
+        /// A person took a part out.
+        Redacted = "redacted",
+        /// It was older than what is kept.
+        Retention = "retention",
+    }
+}
+
+impl Removed {
+    /// The number in the stores; 0 is nothing.
+    pub(super) fn from_code(code: i64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Redacted),
+            2 => Some(Self::Retention),
+            _ => None,
+        }
+    }
+
+    /// Why there is no undo any more.
+    pub(super) fn of_undo(self) -> String {
+        match self {
+            Self::Redacted => "it was redacted".to_owned(),
+            Self::Retention => "it is older than what the ledger keeps".to_owned(),
+        }
+    }
 }
 
 /// Another weak principal has an open entry with this digest or key. Says nothing else of it.
@@ -323,6 +361,8 @@ words! {
         Lookup = "lookup",
         /// A stage of an accepted entry's verification.
         Readback = "readback",
+        /// What a person took out of what it holds of its call.
+        Redaction = "redaction",
     }
 }
 
@@ -403,6 +443,12 @@ pub enum LedgerError {
         /// What it is.
         state: State,
     },
+    /// Nothing that can be taken out stands at one of the pointers.
+    #[error("nothing that can be redacted stands at one of the pointers")]
+    NothingThere,
+    /// The entry still needs what it holds of its call.
+    #[error("the entry is open or still looked at; settle it first")]
+    StillOpen,
     /// The states do not allow the step, or it belongs to another attempt: a defect of the caller.
     #[error("the ledger does not allow this step")]
     Refused,

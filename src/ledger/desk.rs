@@ -22,10 +22,10 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 use super::{
-    Begin, Begun, Finish, Finished, Head, Health, LedgerError, Look, Note, Priors, Reason, Settled,
-    Stats, Stored,
+    Begin, Begun, Finish, Finished, Head, Health, LedgerError, Look, Note, Part, Priors, Reason,
+    Settled, Stats, Stored,
 };
-use command::{Command, Inbox, Reply, Settle, TookBack, Write};
+use command::{Command, Inbox, Redact, Reply, Settle, TookBack, Write};
 
 /// How many commands that somebody waits for may be queued: above the calls in flight at once.
 pub(super) const QUEUE: usize = 1024;
@@ -120,6 +120,19 @@ impl Desk {
         let command =
             |reply, turn| Command::Write(Write::TookBack(Box::new(took_back), reply), Some(turn));
         self.ask(command).await
+    }
+
+    pub(super) async fn redact(
+        &self,
+        entry: EntryId,
+        parts: Vec<Part>,
+        who: &str,
+        why: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        let redact = Redact { entry, parts, who: who.to_owned(), why: why.to_owned(), now_ms };
+        self.ask(|reply, turn| Command::Write(Write::Redact(Box::new(redact), reply), Some(turn)))
+            .await
     }
 
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {

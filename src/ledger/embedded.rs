@@ -41,6 +41,8 @@ pub struct Options {
     pub lease: Option<Duration>,
     /// The keys of the chain over its history.
     pub keys: Keys,
+    /// How long what calls held is kept; `None`: for ever.
+    pub retention: Option<Duration>,
 }
 
 /// What opening found to repair.
@@ -178,6 +180,7 @@ impl Embedded {
 
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
         shared.set_head(store.head());
+        let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
         let writer = Writer {
@@ -194,6 +197,7 @@ impl Embedded {
             batch: Batch::default(),
             backlog: VecDeque::new(),
             retry: Retry::new(),
+            prune_at,
             dirt: 0,
             commits: 0,
         };

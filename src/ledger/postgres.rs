@@ -43,6 +43,7 @@ mod owner;
 mod plan;
 mod queue;
 mod reader;
+mod removal;
 mod rows;
 mod schema;
 mod session;
@@ -226,6 +227,8 @@ async fn open(
         session: Some(session),
         doubt: None,
         retry: Retry::new(),
+        retention: options.retention,
+        prune_at: options.retention.map(|_| Instant::now()),
         renewed: Instant::now(),
         buried: Instant::now(),
         commits: 0,

@@ -9,6 +9,7 @@ mod files;
 mod model;
 mod notes;
 mod reads;
+mod removal;
 mod replicas;
 #[path = "../../tests/it/support/postgres.rs"]
 mod server;

@@ -179,3 +179,97 @@ fn a_key_file_that_holds_no_key_is_fatal_and_a_key_is_never_shown() {
     assert!(log.contains("line 1 is shorter than 32 characters"), "{log}");
     assert!(!log.contains("s3cret"));
 }
+
+/// An accepted note; its entry.
+fn note(home: &Home, process: &crate::support::process::Process, key: &str) -> String {
+    let headers = [("idempotency-key", key)];
+    let answer = process.agent().post("/notes", &headers, "{\"name\":\"ann\"}");
+    assert_eq!(answer.status, 201);
+    let entry = answer.report()["entry"].as_str().unwrap().to_owned();
+    wait::until("the finish", || {
+        let sql = format!("SELECT state FROM entries WHERE entry = '{entry}'");
+        (home.query(&sql) == ["accepted"]).then_some(())
+    });
+    entry
+}
+
+#[test]
+fn a_redacted_answer_is_not_given_to_a_repeat_which_is_told_so() {
+    let upstream = Upstream::start(|_| Act::json(201, r#"{"id":100,"name":"c4nary"}"#));
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    let flags = ["--ledger-mac-key-file", keys.as_str()];
+    let mut process = home.start_with(&flags);
+    let entry = note(&home, &process, "k-1");
+    let redact = |more: &[&str]| home.run(&[&["ledger", "redact", &entry], more].concat());
+
+    let (code, text) = redact(&["/answer/body/nobody", "--why", "asked for"]);
+    assert_eq!(code, Some(65), "{text}");
+    let (code, text) = redact(&["/principal", "--why", "asked for"]);
+    assert_eq!(code, Some(64), "{text}");
+    let (code, text) = redact(&["/answer/body/name", "/undo", "--why", "asked for"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let again = process.agent().post("/notes", &[("idempotency-key", "k-1")], "{\"name\":\"ann\"}");
+    assert_eq!((again.status, again.code().as_str()), (409, "answer_not_kept"));
+    assert!(again.text().contains("was redacted by an operator"), "{}", again.text());
+    assert_eq!(again.report()["undo"], Value::Null);
+    assert_eq!(again.report()["undo_unavailable"], "it was redacted");
+    assert_eq!(upstream.count("POST"), 1, "no second effect");
+
+    let (_, shown) = home.run(&["ledger", "show", &entry, "--format", "json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["removed"], "redacted");
+    let step = shown["history"].as_array().unwrap().last().unwrap();
+    assert_eq!((&step["noted"], &step["why"]), (&"redaction".into(), &"asked for".into()));
+    assert!(step["who"].as_str().unwrap().starts_with("uid"), "{step}");
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    let (code, text) = home.run(&[&["ledger", "verify"], &flags[..]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let file = std::fs::read(home.ledger()).unwrap();
+    assert!(!file.windows(6).any(|window| window == b"c4nary"), "it is overwritten in the file");
+    assert!(!home.log().contains("c4nary"));
+}
+
+#[test]
+fn a_repeat_under_a_key_whose_answer_is_older_than_what_is_kept_has_no_second_effect() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let entry = note(&home, &process, "k-1");
+    drop(process);
+    // Two days ago.
+    change(
+        &home,
+        "UPDATE history SET at_ms = at_ms - 172800000; \
+         UPDATE entry SET began_ms = began_ms - 172800000, attempted_ms = attempted_ms - 172800000, \
+         finished_ms = finished_ms - 172800000; DELETE FROM meta WHERE name LIKE 'chain_%'; \
+         UPDATE history SET seal = NULL",
+    );
+
+    let process = home.start_with(&["--ledger-retention", "1d"]);
+
+    let removed = format!(
+        "SELECT removed || '' FROM entry WHERE lower(hex(id)) = replace('{entry}', '-', '')"
+    );
+    wait::until("the removal", || (home.query(&removed) == ["2"]).then_some(()));
+    let again = process.agent().post("/notes", &[("idempotency-key", "k-1")], "{\"name\":\"ann\"}");
+    assert_eq!((again.status, again.code().as_str()), (409, "answer_not_kept"));
+    assert!(again.text().contains("older than what the ledger keeps"), "{}", again.text());
+    assert_eq!(again.report()["entry"], entry.as_str());
+    assert_eq!(upstream.count("POST"), 1, "no second effect");
+    let (code, text) = home.run(&["ledger", "verify"]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn a_retention_that_is_no_time_is_fatal() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    for wrong in ["30", "30m", "0h", "d", "-1d", "1d2h"] {
+        let flag = format!("--ledger-retention={wrong}");
+        assert!(home.try_start_with(&[&flag]).is_none(), "{wrong}");
+        assert!(home.log().contains("such as 30d or 72h"), "{}", home.log());
+    }
+}

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::row::{Attempt, Content, First, Row, Told};
 use super::{Hash, Head, KeyId, Keys, MacKey, NOTHING, Rest, Seal, from_hex, inner, link, outer};
 use crate::contract::key::EntryId;
+use crate::ledger::Noted;
 use crate::ledger::entry::{Cause, State};
 
 /// What [`Row::noted`] says of a row that begins a chain, or changes its key.
@@ -43,7 +44,6 @@ struct Retention {
 
 /// The `detail` of a row that notes what retention removed: the contents of how many entries, all of
 /// steps that were made before.
-#[cfg_attr(not(test), expect(dead_code, reason = "for retention and redaction"))]
 pub(in crate::ledger) fn retention(before_ms: i64, entries: usize) -> String {
     serde_json::json!({ "removed_before_ms": before_ms, "entries": entries }).to_string()
 }
@@ -61,7 +61,6 @@ struct RedactedRow {
 }
 
 /// The `detail` of a redaction: where, and a commitment to what is left in each row.
-#[cfg_attr(not(test), expect(dead_code, reason = "for retention and redaction"))]
 pub(in crate::ledger) fn redaction(pointers: &[String], rows: &[(i64, Hash)]) -> String {
     let rows: Vec<_> = rows
         .iter()
@@ -177,6 +176,30 @@ impl Line {
             status: self.status,
             headers: self.headers.as_deref(),
             body: self.body.as_deref(),
+        }
+    }
+
+    /// What it holds of the call. `None`: the entry holds what a later attempt was made with.
+    pub(in crate::ledger) fn held<T>(&self, with: impl FnOnce(Content<'_>) -> T) -> Option<T> {
+        let holder = self.holder.as_deref();
+        if self.is_begin() {
+            let holder = holder.filter(|holder| holder.attempt <= self.attempt)?;
+            Some(with(Content::Attempt(&holder.attempt())))
+        } else if self.disposition.is_some() {
+            Some(with(Content::Told(&self.told())))
+        } else {
+            Some(with(Content::None))
+        }
+    }
+
+    /// Takes out all that can be taken out.
+    pub(in crate::ledger) fn empty(&mut self) {
+        (self.upstream_id, self.undo, self.compensate) = (None, None, None);
+        (self.undo_unavailable, self.status) = (None, None);
+        (self.headers, self.body) = (None, None);
+        if let Some(holder) = &mut self.holder {
+            holder.target = String::new();
+            (holder.lookup, holder.before) = (None, None);
         }
     }
 
@@ -401,7 +424,7 @@ impl<'a> Verifier<'a> {
         if line.entry.is_empty() {
             return self.of_the_ledger(line, chain);
         }
-        if line.noted.as_deref() == Some("redaction") {
+        if line.noted.as_deref() == Some(Noted::Redaction.as_str()) {
             let detail = line.detail.as_deref().unwrap_or_default();
             let redaction: Redaction =
                 serde_json::from_str(detail).map_err(|_| broken("it does not read"))?;
@@ -499,7 +522,7 @@ impl<'a> Verifier<'a> {
                 if !content.is_removed() {
                     return Err(broken("something stands where its content was removed"));
                 }
-                if holder.state <= State::Unknown.code() {
+                if line.is_begin() && holder.state <= State::Unknown.code() {
                     return Err(broken("what an open entry needs was removed"));
                 }
                 let why = "what it held of the call was removed, and no retention says so";

@@ -7,7 +7,8 @@ CREATE TABLE meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
   -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
   -- it takes writes), chain_from (history.seq of the first row that is linked) and chain_key (the
-  -- name of the key that the newest links are made with; empty: there is none).
+  -- name of the key that the newest links are made with; empty: there is none), pruned_to and
+  -- unpruned_to (how far retention has come, in entry and in unpruned).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -53,7 +54,9 @@ CREATE TABLE entry (
   lookup TEXT,                     -- the resolved read that finds the effect, JSON
   due_ms INTEGER,                  -- when it is looked at next of itself; NULL: not
   tries INTEGER NOT NULL DEFAULT 0, -- looks since the newest attempt
-  verdict TEXT                     -- of what was read since the finish; NULL: the finish's holds
+  verdict TEXT,                    -- of what was read since the finish; NULL: the finish's holds
+  removed INTEGER NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+                                   -- 2 retention removed it
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -111,6 +114,11 @@ CREATE TABLE image (
   -- The state before a call, where its operation declares that it be read.
   entry INTEGER PRIMARY KEY,       -- entry.number
   before TEXT NOT NULL             -- JSON
+) STRICT;
+
+CREATE TABLE unpruned (
+  -- Entries that were old enough for retention when they were come by, and could not be removed yet.
+  entry INTEGER PRIMARY KEY        -- entry.number
 ) STRICT;
 
 CREATE TABLE spent (

@@ -8,6 +8,7 @@ mod begin;
 pub(super) mod chained;
 mod finish;
 mod note;
+mod removal;
 
 use std::collections::{BTreeSet, HashMap};
 

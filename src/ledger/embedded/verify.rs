@@ -36,6 +36,19 @@ macro_rules! lines {
 
 const LINES: &str = lines!("history h", "WHERE h.seq > ?1 ORDER BY h.seq LIMIT ?2");
 
+const LINES_OF: &str = lines!(
+    "(WITH RECURSIVE step(seq) AS (VALUES(?1) UNION ALL \
+       SELECT p.previous FROM history p JOIN step USING (seq) WHERE p.previous IS NOT NULL) \
+     SELECT seq FROM step) s JOIN history h USING (seq)",
+    "ORDER BY h.seq"
+);
+
+/// The steps of an entry up to this one, oldest first.
+pub(super) fn lines_of(conn: &Connection, newest: i64) -> rusqlite::Result<Vec<Line>> {
+    let from = chained::begins_at(conn)?.unwrap_or(i64::MAX);
+    conn.prepare_cached(LINES_OF)?.query_map([newest], |row| line(row, from))?.collect()
+}
+
 /// Follows the whole chain, with the file's rows as they are on disk.
 pub(super) fn whole(
     conn: &Connection,

@@ -17,7 +17,7 @@ const NUMBER: &str = "INSERT INTO takeback.chain (number, owner) \
      SELECT coalesce(max(number), 0) + 1, $1 FROM takeback.chain \
      ON CONFLICT DO NOTHING RETURNING number";
 
-const STEP: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, attempt, noted, \
+pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, attempt, noted, \
      detail, chain, place, seal) VALUES ($1, $2, $3, 0, 0, $4, $5, $6, $7, $8)";
 
 const NEXT: &str = "SELECT nextval('takeback.step')";
@@ -109,6 +109,17 @@ impl Chained {
             .query(STEP, &[&seq, &nil, &now_ms, &CHAIN, &detail, &number, &place, &seal])
             .await?;
         Ok(Some(chained))
+    }
+
+    /// A number for a step; higher than all before.
+    pub(super) async fn next_seq(&self, session: &Session) -> Result<i64, Fault> {
+        let rows = session.query(NEXT, &[]).await?;
+        column(rows.first().ok_or_else(rows::damaged)?, 0)
+    }
+
+    /// Commits to what is left of a content after a redaction.
+    pub(super) fn commit(&mut self, content: Content<'_>) -> ([u8; 16], [u8; 32]) {
+        self.chain.commit(content)
     }
 
     /// Where it ends, with what is linked and not yet committed.

@@ -166,7 +166,11 @@ impl<'a> Plan<'a> {
                     plan.named.push(rows::uuid(*entry));
                     plan.steps += 1;
                 }
-                Write::Delivered { .. } | Write::Heartbeat(..) => {}
+                // The last two have transactions of their own.
+                Write::Delivered { .. }
+                | Write::Heartbeat(..)
+                | Write::Prune { .. }
+                | Write::Redact(..) => {}
             }
         }
         plan.named.sort_unstable();
@@ -398,6 +402,7 @@ impl<'a> Plan<'a> {
             let begin = judged.begin;
             match &judged.verdict {
                 Verdict::Started { attempt, seq, rerun: Some(subject) } => {
+                    pipe.add(sql::UNPRUNE, vec![Box::new(subject.id)]);
                     pipe.add(sql::AGAIN, again(begin, subject, *attempt, *seq, owner));
                     let step = Step {
                         attempt: *attempt,

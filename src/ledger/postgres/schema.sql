@@ -71,7 +71,9 @@ CREATE TABLE takeback.entry (
   lookup text,                       -- the resolved read that finds the effect, JSON
   due_ms bigint,                     -- when it is looked at next of itself; NULL: not
   tries integer NOT NULL DEFAULT 0,  -- looks since the newest attempt
-  verdict text                       -- of what was read since the finish; NULL: the finish's holds
+  verdict text,                      -- of what was read since the finish; NULL: the finish's holds
+  removed smallint NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+                                     -- 2 retention removed it
 );
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -129,6 +131,21 @@ CREATE TABLE takeback.image (
   -- The state before a call, where its operation declares that it be read.
   entry uuid PRIMARY KEY,
   before text NOT NULL               -- JSON
+);
+
+CREATE TABLE takeback.retention (
+  -- How far retention has come: one row. Whoever removes holds its lock.
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  pruned_to uuid NOT NULL,           -- in entry.id
+  unpruned_to uuid NOT NULL          -- in unpruned.entry
+);
+
+INSERT INTO takeback.retention (pruned_to, unpruned_to)
+  VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
+
+CREATE TABLE takeback.unpruned (
+  -- Entries that were old enough for retention when they were come by, and could not be removed yet.
+  entry uuid PRIMARY KEY
 );
 
 CREATE TABLE takeback.spent (

@@ -65,7 +65,11 @@ pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, previou
 pub(super) const AGAIN: &str = "UPDATE takeback.entry SET state = 2, version = $2, attempt = $3, owner = $4, \
      attempted_ms = $5, key_sent = $6, twin = $7, fingerprint = $8, policy_revision = $9, \
      class = $10, kind = $11, spent_ms = $12, spent_nonce = $13, lookup = $14, \
-     before = $15, target = $16, due_ms = NULL, tries = 0 WHERE id = $1";
+     before = $15, target = $16, removed = 0, due_ms = NULL, tries = 0 WHERE id = $1";
+
+/// An attempt at an entry whose content retention removed: it will have one again.
+pub(super) const UNPRUNE: &str = "INSERT INTO takeback.unpruned (entry) \
+     SELECT id FROM takeback.entry WHERE id = $1 AND removed = 2 ON CONFLICT DO NOTHING";
 
 pub(super) const IMAGE: &str = "INSERT INTO takeback.image (entry, before) VALUES ($1, $2) \
      ON CONFLICT (entry) DO UPDATE SET before = excluded.before";
@@ -144,6 +148,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     INSERT,
     FIRST_STEPS,
     STEP,
+    UNPRUNE,
     AGAIN,
     IMAGE,
     UNIMAGE,

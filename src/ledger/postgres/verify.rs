@@ -36,12 +36,26 @@ macro_rules! lines {
 
 const LINES: &str = lines!("takeback.history h", "WHERE h.seq > $1 ORDER BY h.seq LIMIT $2");
 
+/// The steps of entries up to these, oldest first.
+pub(super) const LINES_OF: &str = lines!(
+    "(WITH RECURSIVE step(seq) AS (SELECT unnest($1::int8[]) UNION ALL \
+       SELECT p.previous FROM takeback.history p JOIN step USING (seq) \
+       WHERE p.previous IS NOT NULL) \
+     SELECT seq FROM step) s JOIN takeback.history h USING (seq)",
+    "ORDER BY h.seq"
+);
+
 const STRAY: &str = "SELECT e.id FROM takeback.entry e LEFT JOIN takeback.history h \
      ON h.seq = e.version AND h.entry = e.id WHERE h.seq IS NULL LIMIT 1";
 
 /// The rows behind `seq`.
 pub(super) async fn page(session: &Session, seq: i64) -> Result<Vec<Line>, Fault> {
     session.query(LINES, &[&seq, &PAGE]).await?.iter().map(line).collect()
+}
+
+/// See [`LINES_OF`].
+pub(super) async fn lines_of(session: &Session, newest: &[i64]) -> Result<Vec<Line>, Fault> {
+    session.query(LINES_OF, &[&newest]).await?.iter().map(line).collect()
 }
 
 /// An entry at whose newest step there is no row of it.

@@ -21,13 +21,16 @@ use super::owner;
 use super::queue::{Queue, is_lazy};
 use super::reader::Ask;
 use super::session::{Connector, Fault, Session};
-use super::{schema, sql};
+use super::{removal, schema, sql};
 use crate::ledger::desk::Shared;
 use crate::ledger::desk::command::{Command, Done, Failure, Write, acknowledge, refuse, tell};
 use crate::ledger::{Begun, Keys, LedgerError, Reason};
 
 /// Between two attempts to get a failed store back: from the first, doubling, to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Between two batches of removals: while there is more to remove, and when there is not.
+const PRUNE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(60));
 
 /// How often a batch that met another sidecar's is tried.
 const MEETINGS: usize = 8;
@@ -55,6 +58,9 @@ pub(super) struct Writer {
     /// A batch of which nobody knows whether it was committed.
     pub(super) doubt: Option<Doubt>,
     pub(super) retry: Retry,
+    pub(super) retention: Option<Duration>,
+    /// When the next batch is removed; `None`: everything is kept.
+    pub(super) prune_at: Option<Instant>,
     pub(super) renewed: Instant,
     pub(super) buried: Instant,
     pub(super) commits: u64,
@@ -89,7 +95,14 @@ impl Retry {
 /// What a connection that writes prepares.
 pub(super) fn statements() -> Vec<&'static str> {
     // What judges a begin is looked up in its own transaction.
-    [sql::STATEMENTS, owner::STATEMENTS, chained::STATEMENTS, super::look::STATEMENTS].concat()
+    [
+        sql::STATEMENTS,
+        owner::STATEMENTS,
+        chained::STATEMENTS,
+        removal::STATEMENTS,
+        super::look::STATEMENTS,
+    ]
+    .concat()
 }
 
 /// Does some work of the database's, and takes commands meanwhile.
@@ -148,7 +161,11 @@ impl Writer {
             None if self.queue.beats.is_empty() => self.retry.at,
             None => return,
             Some(_) => {
+                if !self.queue.redactions.is_empty() {
+                    return;
+                }
                 let tick = (self.renewed + self.lease / 6).min(self.buried + self.lease / 3);
+                let tick = self.prune_at.map_or(tick, |at| at.min(tick));
                 self.queue.due().map_or(tick, |due| due.min(tick))
             }
         };
@@ -174,10 +191,75 @@ impl Writer {
         }
         if self.queue.due().is_some_and(|due| due <= now) {
             self.batch().await;
+        } else if let Some(write) = self.queue.redactions.pop_front() {
+            self.redact(write).await;
         } else if self.renewed + self.lease / 6 <= now {
             self.renew().await;
         } else if self.buried + self.lease / 3 <= now {
             self.bury().await;
+        } else if self.prune_at.is_some_and(|at| at <= now) {
+            self.prune().await;
+        }
+    }
+
+    /// Takes parts out of an entry, and tells who asked.
+    async fn redact(&mut self, write: Write) {
+        let Write::Redact(redact, _) = &write else { return };
+        let Self { session, commands, queue, shared, chained, .. } = self;
+        let Some(session) = session.as_ref() else {
+            return refuse(write, LedgerError::Unavailable(Reason::Failed));
+        };
+        let lease_ms = self.lease.as_secs_f64() * 1000.0;
+        let (owner, now_ms) = (self.owner, shared.time());
+        let hand = removal::Hand { session, owner, lease_ms, now_ms };
+        let mut done = Err(Fault::Met);
+        for _ in 0..MEETINGS {
+            done = taking(hand.redact(chained, redact), commands, queue, shared, None).await;
+            if !matches!(&done, Err(Fault::Met)) {
+                break;
+            }
+        }
+        match done {
+            Ok(done) => {
+                self.shared.set_head(self.chained.head());
+                acknowledge(write, done, &self.shared);
+            }
+            Err(Fault::Refused(detail)) => {
+                tracing::error!(detail, "a redaction failed");
+                refuse(write, LedgerError::Refused);
+            }
+            Err(fault) => {
+                let failure = fault.into_failure();
+                refuse(write, LedgerError::Unavailable(failure.reason));
+                self.fail(failure);
+            }
+        }
+    }
+
+    /// Removes a batch of what is older than what is kept.
+    async fn prune(&mut self) {
+        let Some(retention) = self.retention else { return };
+        let Self { session, commands, queue, shared, chained, .. } = self;
+        let Some(session) = session.as_ref() else { return };
+        let lease_ms = self.lease.as_secs_f64() * 1000.0;
+        let (owner, now_ms) = (self.owner, shared.time());
+        let retention_ms = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        let before_ms = now_ms.saturating_sub(retention_ms);
+        let hand = removal::Hand { session, owner, lease_ms, now_ms };
+        let pruned = taking(hand.prune(chained, before_ms), commands, queue, shared, None).await;
+        let pause = match &pruned {
+            Ok(true) => PRUNE.0,
+            Ok(false) | Err(_) => PRUNE.1,
+        };
+        self.prune_at = Some(Instant::now() + pause);
+        match pruned {
+            Ok(_) => self.shared.set_head(self.chained.head()),
+            // It met another transaction; the next turn does it.
+            Err(Fault::Met) => {}
+            Err(Fault::Refused(detail)) => {
+                tracing::error!(detail, "what is older than the retention could not be removed");
+            }
+            Err(fault) => self.fail(fault.into_failure()),
         }
     }
 
@@ -412,6 +494,8 @@ impl Writer {
                 Write::Begin(..)
                 | Write::Heartbeat(..)
                 | Write::Note(..)
+                | Write::Prune { .. }
+                | Write::Redact(..)
                 | Write::Settle(..)
                 | Write::TookBack(..) => refuse(write, error),
                 Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => {

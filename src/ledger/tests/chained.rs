@@ -17,7 +17,7 @@ on_both_stores!(
     a_change_of_the_key_is_a_row_of_the_chain,
 );
 
-fn keys(secrets: &[&str]) -> Keys {
+pub(super) fn keys(secrets: &[&str]) -> Keys {
     let lines: Vec<String> = secrets.iter().map(|secret| secret.repeat(8)).collect();
     Keys::parse(&lines.join("\n")).unwrap()
 }
@@ -28,7 +28,7 @@ fn keyed(store: Store) -> Bench {
 
 impl Bench {
     /// Runs SQL on the store as somebody who can write it; `history` and `entry` are its tables.
-    fn change(&self, sql: &str) {
+    pub(super) fn change(&self, sql: &str) {
         match &self.home {
             Home::Folder(_) => {
                 Connection::open(self.path()).unwrap().execute_batch(sql).unwrap();

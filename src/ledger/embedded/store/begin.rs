@@ -187,13 +187,20 @@ impl Store {
         };
         let seq = self.step_with(&step, None, Content::Attempt(&begin.as_linked()))?;
         self.keep_before(subject.number, begin)?;
+        // It will have a content again, which retention must come by once more.
+        self.conn
+            .prepare_cached(
+                "INSERT OR IGNORE INTO unpruned (entry) \
+                 SELECT number FROM entry WHERE number = ?1 AND removed = 2",
+            )?
+            .execute([subject.number])?;
         // What the last finish said stays: if this attempt is not sent, it still holds.
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
                  key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
                  kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, target = ?14, \
-                 due_ms = NULL, tries = 0 WHERE number = ?1",
+                 removed = 0, due_ms = NULL, tries = 0 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,

@@ -73,7 +73,12 @@ impl Store {
     }
 
     /// Writes a row that belongs to no entry.
-    fn ledger_step(&mut self, noted: &str, detail: &str, now_ms: i64) -> rusqlite::Result<()> {
+    pub(super) fn ledger_step(
+        &mut self,
+        noted: &str,
+        detail: &str,
+        now_ms: i64,
+    ) -> rusqlite::Result<()> {
         let seq = self.next_seq;
         self.next_seq += 1;
         let row =
