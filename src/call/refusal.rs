@@ -473,7 +473,7 @@ impl Refusal {
                 .to_owned(),
             Self::AnswerNotKept(entry, removed) => {
                 let why = match removed {
-                    None => "was lost or too large to keep",
+                    None => "was lost, too large to keep, or of a kind that is not kept",
                     Some(Removed::Redacted) => "was redacted by an operator",
                     Some(Removed::Retention) => "is older than what the ledger keeps",
                 };

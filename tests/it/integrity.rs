@@ -273,3 +273,56 @@ fn a_retention_that_is_no_time_is_fatal() {
         assert!(home.log().contains("such as 30d or 72h"), "{}", home.log());
     }
 }
+
+const SENSITIVE: &str = r#"
+version: 1
+operations:
+  people.get:
+    match: { http: "GET /people/{name}" }
+    effect: { class: read }
+  people.update:
+    match: { http: "PUT /people/{name}" }
+    effect:
+      class: reversible
+      kind: update
+      inverse: { operation: people.restore, arguments: { path.id: response.id } }
+      lookup: { operation: people.get, by: id, arguments: { path.name: request.path.name } }
+    sensitive: true
+  people.restore:
+    match: { http: "POST /versions/{id}" }
+    effect: { class: irreversible, kind: update }
+"#;
+
+#[test]
+fn a_sensitive_operation_keeps_no_value_of_its_request_and_no_answer() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
+        "/people/c4nary" => Act::json(200, r#"{"id":100,"secret":"c4nary"}"#),
+        _ => Act::Close,
+    });
+    let home = Home::new(SENSITIVE, upstream.address);
+    let mut process = home.start();
+    let mut agent = process.agent();
+    let put = |agent: &mut crate::support::Agent| {
+        let headers = [("idempotency-key", "k-1")];
+        agent.call("PUT", "/people/c4nary", &headers, "{\"secret\":\"c4nary\"}")
+    };
+    let first = put(&mut agent);
+    assert_eq!(first.status, 200);
+    // What the policy takes out of the answer for the undo is kept: without it there is none.
+    assert_eq!(first.report()["undo"]["http"]["path"], "/versions/100");
+
+    let again = put(&mut agent);
+    assert_eq!((again.status, again.code().as_str()), (409, "answer_not_kept"));
+    assert!(again.text().contains("of a kind that is not kept"), "{}", again.text());
+    assert_eq!(again.report()["undo"]["http"]["path"], "/versions/100");
+    assert_eq!(upstream.count("PUT"), 1, "no second effect");
+    let headers = [("idempotency-key", "k-2")];
+    agent.call("PUT", "/people/c4nary-lost", &headers, "{\"secret\":\"c4nary\"}");
+
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    assert_eq!(home.query("SELECT DISTINCT target FROM entries"), ["PUT /people/{name}"]);
+    let file = std::fs::read(home.ledger()).unwrap();
+    assert!(!file.windows(6).any(|window| window == b"c4nary"), "no value is in the file");
+    assert!(!home.log().contains("c4nary"));
+}
