@@ -19,6 +19,8 @@
 //! entry that was begun is unknown at the next start.
 
 mod control;
+mod files;
+mod keys;
 pub mod log;
 mod reload;
 mod worker;
@@ -50,11 +52,11 @@ use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
-use crate::server::{self, BindError, Drain};
+use crate::server::{self, BindError, Drain, Security};
 use crate::tasks::Tasks;
 use crate::upstream::{self, Upstream};
 
-use control::{Parts, Stop};
+use control::{AdminListener, Parts, Stop};
 use worker::Worker;
 
 /// Why a sidecar could not start, or did not end well.
@@ -380,9 +382,16 @@ fn build_on(
         keep_alive: config.timeouts.keep_alive,
         ..server::Limits::default()
     };
-    let mut upstream = upstream::Config::new(config.upstream.authority.clone());
+    let mut upstream = upstream::Config {
+        protocol: config.upstream.protocol.clone(),
+        ..upstream::Config::new(config.upstream.authority.clone())
+    };
     // A stream keeps its connection while it rests, and all of them may be with one worker.
     upstream.connections = upstream.connections.max(config.limits.inflight);
+    let security = Security {
+        tls: config.tls.as_ref().map(|tls| Arc::clone(&tls.value)),
+        san: config.principal.san,
+    };
     let listeners =
         server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
     let data = listeners.first().map_or(config.listen, server::Listener::address);
@@ -394,7 +403,7 @@ fn build_on(
     let mut workers = Vec::with_capacity(listeners.len());
     for (index, listener) in listeners.into_iter().enumerate() {
         let worker = Worker {
-            listener,
+            listener: listener.with_security(security.clone()),
             shared: Arc::clone(&shared),
             upstream: upstream.clone(),
             places: places.clone(),
@@ -419,6 +428,7 @@ fn build_on(
     let parts = Parts {
         watch,
         asks,
+        files: files::watched(&config, &shared.metrics),
         admin: Admin {
             fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
             shared,
@@ -456,17 +466,20 @@ fn make_folder(socket: &Path) -> io::Result<()> {
 }
 
 /// The admin API's listener on a network address, and what stands before it.
-fn open_admin(
-    network: &AdminNetwork,
-    clock: &Clock,
-) -> Result<(std::net::TcpListener, Gate), AppError> {
+fn open_admin(network: &AdminNetwork, clock: &Clock) -> Result<AdminListener, AppError> {
     let tokens = Tokens::open(&network.tokens_file).map_err(AppError::Tokens)?;
     let failed = |source| AppError::AdminAddress { address: network.address, source };
     let listener = std::net::TcpListener::bind(network.address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    tracing::info!(%address, "the admin API is on the network too, with tokens");
-    Ok((listener, Gate::new(tokens, address, clock.clone())))
+    let tls = network.tls.as_ref().map(|tls| Arc::clone(&tls.value));
+    let is_tls = tls.is_some();
+    tracing::info!(%address, tls = is_tls, "the admin API is on the network too, with tokens");
+    let gate = match tls {
+        Some(_) => Gate::behind_tls(tokens, clock.clone()),
+        None => Gate::new(tokens, address, clock.clone()),
+    };
+    Ok(AdminListener { socket: listener, gate, tls })
 }
 
 /// The newest time that the ledger knows, or 0: time does not start before it.
@@ -516,7 +529,13 @@ fn settings(config: &Config) -> Settings {
         pseudonym: format!("takeback-{:08x}", u32::from_be_bytes(random)),
         upstream_authority: config.upstream.host.clone(),
         upstream_base: config.upstream.base.clone(),
-        upstream_headers: config.upstream.headers.clone(),
+        upstream_headers: config
+            .upstream
+            .headers
+            .as_ref()
+            .map(|headers| headers.value.clone())
+            .unwrap_or_default(),
+        principals: config.principal.sources.clone(),
         spans: None,
         mcp: McpSettings {
             path: config.mcp.paths.first().cloned().unwrap_or_else(|| "/mcp".to_owned()),

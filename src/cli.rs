@@ -95,7 +95,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The gateway: http://HOST[:PORT][/BASE]
+    /// The gateway: http(s)://HOST[:PORT][/BASE]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// The folder of policy files

@@ -12,30 +12,37 @@
 //! ledger: /var/lib/takeback/ledger.db
 //! ```
 
+pub mod callers;
 mod given;
 mod integrity;
+pub mod secure;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, header};
 
 use crate::contract::class::Mode;
 use crate::contract::json::MAX_TEXT;
-use crate::files;
 use crate::http::headers as own_headers;
+use crate::http::injected::{Injected, NOT_TO_GIVE};
 use crate::http::target::oddity;
 use crate::ledger::{Address, Keys, Place};
 use crate::mcp::answer::Reports;
 use crate::pipeline::CallRoute;
-use crate::upstream::Authority;
+use crate::tls::{ClientTls, ServerTls};
+use crate::upstream::{Authority, Protocol};
 
+use callers::PrincipalConfig;
 pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, PASSWORD, Sources};
 use given::{Reader, shown};
 pub use integrity::ledger_keys;
+use secure::Loaded;
+pub use secure::headers_file;
 
 /// The longest path of a Unix socket that Linux takes, in bytes; short of 108 by the end mark and
 /// the suffix under which it is made.
@@ -57,6 +64,10 @@ pub struct Config {
     pub admin_network: Option<AdminNetwork>,
     /// The gateway.
     pub upstream: UpstreamConfig,
+    /// TLS on the data port. Default none: on loopback there is nothing to protect it from.
+    pub tls: Option<Loaded<Arc<ServerTls>>>,
+    /// What says who calls, beside the credentials. Default nothing: principals are weak.
+    pub principal: PrincipalConfig,
     /// The folder of policy files. No default: nothing is served under no policy.
     pub policies: PathBuf,
     /// The ledger: a file, or the URL of a PostgreSQL database. Default `takeback-data/ledger.db` in
@@ -91,10 +102,12 @@ pub struct Config {
 }
 
 /// The admin API on a network address, beside its socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct AdminNetwork {
-    /// A loopback address: what leaves the host would have to be encrypted.
+    /// Where it listens.
     pub address: SocketAddr,
+    /// The certificate; always there where other hosts reach the address.
+    pub tls: Option<Loaded<Arc<ServerTls>>>,
     /// Who may ask: lines of a name, a role (`read`, `operate`) and a token.
     pub tokens_file: PathBuf,
 }
@@ -108,8 +121,13 @@ pub struct UpstreamConfig {
     pub host: String,
     /// The path under which its own paths lie; empty, or without a trailing slash.
     pub base: String,
-    /// Headers that every request to it carries; marked sensitive, so that nothing prints them.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How it is spoken to. By its URL: `http`, `https`, or `h2c` for plain HTTP/2.
+    pub protocol: Protocol,
+    /// The files behind the certificates, for `https`. Default: the system's roots, the URL's host as
+    /// the name, no client certificate.
+    pub tls: Option<Loaded<Arc<ClientTls>>>,
+    /// Headers that every request to it carries. Default none.
+    pub headers: Option<Loaded<Injected>>,
 }
 
 /// Where and how MCP is spoken.
@@ -194,8 +212,8 @@ pub struct Places {
 }
 
 impl Config {
-    /// Reads the configuration out of its sources. Reads the file of upstream headers too; nothing
-    /// else of the file system.
+    /// Reads the configuration out of its sources. Reads the certificates, keys and credentials that
+    /// they name too; nothing else of the file system.
     ///
     /// # Errors
     ///
@@ -208,6 +226,9 @@ impl Config {
         let ledger_keys = integrity::keys(&mut reader);
         let ledger_retention = integrity::retention(&mut reader);
         let upstream = upstream(&mut reader);
+        let tls = secure::server(&mut reader);
+        let has_client_ca = reader.list("tls.client_ca_file").is_some();
+        let principal = callers::principal(&mut reader, has_client_ca);
         let policies = reader.path("policies");
         if policies.is_none() && reader.list("policies").is_none() {
             let help = "give --policies DIR, TAKEBACK_POLICIES or `policies` in the file; \
@@ -233,6 +254,8 @@ impl Config {
             admin_listen: places.admin_listen,
             admin_network,
             upstream,
+            tls,
+            principal,
             policies,
             ledger: places.ledger,
             ledger_keys,
@@ -373,11 +396,21 @@ fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
     let given = reader.text("admin_listen");
     let address = given.as_ref().and_then(|(_, text)| text.parse::<SocketAddr>().ok());
     let tokens_file = reader.path("admin.tokens_file");
+    let has_cert = reader.list("admin.cert_file").is_some();
+    let tls = secure::admin(reader);
+    if let (None, true) = (address, has_cert) {
+        let given = reader.list("admin.cert_file");
+        let origin = given.map_or(Origin::Nowhere, |given| given.origin);
+        let what = "`admin.cert_file` is given, and `admin_listen` is no network address";
+        reader.error(origin, what, "give an address such as 0.0.0.0:9465, or remove it");
+    }
     match (given, address, tokens_file) {
-        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() => {
-            let what = "`admin_listen` is an address that other hosts reach, which needs TLS; \
-                        that is not supported yet";
-            reader.error(origin, what, "give a loopback address, or the path of a Unix socket");
+        (Some((origin, _)), Some(address), _) if !address.ip().is_loopback() && !has_cert => {
+            let what = "`admin_listen` is an address that other hosts reach, and there is no \
+                        certificate: tokens would go over the network in clear";
+            let help = "give `admin.cert_file` and `admin.key_file`, a loopback address, or the \
+                        path of a Unix socket";
+            reader.error(origin, what, help);
             None
         }
         (Some((origin, _)), Some(_), None) => {
@@ -386,7 +419,7 @@ fn admin_network(reader: &mut Reader) -> Option<AdminNetwork> {
             reader.error(origin, what, "give `admin.tokens_file`, or the path of a Unix socket");
             None
         }
-        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tokens_file }),
+        (_, Some(address), Some(tokens_file)) => Some(AdminNetwork { address, tls, tokens_file }),
         (_, None, Some(_)) => {
             let given = reader.list("admin.tokens_file");
             let origin = given.map_or(Origin::Nowhere, |given| given.origin);
@@ -412,34 +445,60 @@ fn upstream(reader: &mut Reader) -> Option<UpstreamConfig> {
         reader.error(Origin::Nowhere, "no upstream is given", help);
     }
     let url = reader.read("upstream.url", upstream_url);
-    let mut headers = Vec::new();
-    if let Some(path) = reader.path("upstream.headers_file") {
-        let origin =
-            reader.list("upstream.headers_file").map_or(Origin::Nowhere, |given| given.origin);
-        match files::read_text(&path, files::MAX_SETTINGS) {
-            Ok(text) => headers = upstream_headers(reader, &path, &text),
-            Err(error) => {
-                let what = format!("{} cannot be read: {error}", path.display());
-                reader.error(origin, what, "it holds one `Name: value` on each line");
-            }
-        }
-    }
-    let (authority, host, base) = url?;
-    Some(UpstreamConfig { authority, host, base, headers })
+    let headers = secure::headers(reader);
+    let scheme = url.as_ref().map(|url| url.scheme);
+    let host = url.as_ref().filter(|url| url.scheme == UrlScheme::Https).map(Url::bare_host);
+    let tls = if scheme.is_some() { secure::client(reader, host) } else { None };
+    let Url { scheme, authority, host, base } = url?;
+    let protocol = match (scheme, &tls) {
+        (UrlScheme::Http, _) => Protocol::Clear,
+        (UrlScheme::H2c, _) => Protocol::ClearHttp2,
+        (UrlScheme::Https, Some(tls)) => Protocol::Tls(Arc::clone(&tls.value)),
+        // What is wrong was told.
+        (UrlScheme::Https, None) => return None,
+    };
+    Some(UpstreamConfig { authority, host, base, protocol, tls, headers })
 }
 
-type Url = (Authority, String, String);
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UrlScheme {
+    H2c,
+    Http,
+    Https,
+}
+
+struct Url {
+    scheme: UrlScheme,
+    authority: Authority,
+    /// As it was written, in lower case.
+    host: String,
+    base: String,
+}
+
+impl Url {
+    /// The host without its port.
+    fn bare_host(&self) -> &str {
+        match self.host.rsplit_once(':') {
+            Some((host, _)) if !self.host.ends_with(']') => host,
+            Some(_) | None => &self.host,
+        }
+    }
+}
 
 fn upstream_url(text: &str) -> Result<Url, (String, String)> {
-    let form = || "give http://HOST, http://HOST:PORT or http://HOST:PORT/BASE".to_owned();
+    let form = || "give https://HOST, http://HOST:PORT or http://HOST:PORT/BASE".to_owned();
     // A URL that holds a user may hold a password; it is not shown.
     let wrong = |what: &str| (what.to_owned(), form());
-    if text.starts_with("https://") {
-        let help = "terminate TLS beside the gateway, or give its http:// address".to_owned();
-        return Err(("is an https:// address, which is not supported yet".to_owned(), help));
-    }
-    let Some(rest) = text.strip_prefix("http://") else {
-        return Err(wrong("is not an http:// address"));
+    let schemes = [
+        ("http://", UrlScheme::Http, 80),
+        ("https://", UrlScheme::Https, 443),
+        ("h2c://", UrlScheme::H2c, 80),
+    ];
+    let found = schemes
+        .iter()
+        .find_map(|(prefix, scheme, port)| Some((text.strip_prefix(prefix)?, *scheme, *port)));
+    let Some((rest, scheme, port)) = found else {
+        return Err(wrong("is not an http:// or https:// address"));
     };
     if rest.contains('@') {
         let help = "put the credential into `upstream.headers_file`".to_owned();
@@ -453,7 +512,7 @@ fn upstream_url(text: &str) -> Result<Url, (String, String)> {
         None => (rest, ""),
     };
     let has_port = !host.ends_with(']') && host.rsplit_once(':').is_some();
-    let full = if has_port { host.to_owned() } else { format!("{host}:80") };
+    let full = if has_port { host.to_owned() } else { format!("{host}:{port}") };
     let authority: Authority =
         full.parse().map_err(|_| wrong(&format!("has the host {}", shown(host))))?;
     let base = base.trim_end_matches('/');
@@ -462,74 +521,7 @@ fn upstream_url(text: &str) -> Result<Url, (String, String)> {
     if is_odd {
         return Err(wrong(&format!("has the base path {}", shown(base))));
     }
-    Ok((authority, host.to_ascii_lowercase(), base.to_owned()))
-}
-
-/// Headers that we set ourselves on every request, or that belong to one hop.
-const NOT_OURS_TO_GIVE: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::HOST,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    own_headers::IDEMPOTENCY_KEY,
-];
-
-/// Reads a file of `Name: value` lines, such as `upstream.headers_file`; each value is marked
-/// sensitive.
-///
-/// # Errors
-///
-/// Each line that is no header, or one that the proxy sets itself. No value is shown.
-pub fn headers_file(path: &Path) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigErrors> {
-    let mut reader = Reader::new(Sources::default());
-    let headers = match files::read_text(path, files::MAX_SETTINGS) {
-        Ok(text) => upstream_headers(&mut reader, path, &text),
-        Err(error) => {
-            let what = format!("{} cannot be read: {error}", path.display());
-            reader.error(Origin::Nowhere, what, "it holds one `Name: value` on each line");
-            Vec::new()
-        }
-    };
-    if reader.errors.is_empty() { Ok(headers) } else { Err(ConfigErrors(reader.errors)) }
-}
-
-/// Reads `Name: value` lines; errors name the line and never its value.
-fn upstream_headers(
-    reader: &mut Reader,
-    path: &Path,
-    text: &str,
-) -> Vec<(HeaderName, HeaderValue)> {
-    let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
-    let name: std::sync::Arc<str> = path.display().to_string().into();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let number = index.saturating_add(1);
-        let origin = Origin::File { name: name.clone(), line: number, column: 1 };
-        let parts = line.split_once(':').and_then(|(name, value)| {
-            let mut value = HeaderValue::from_str(value.trim()).ok()?;
-            value.set_sensitive(true);
-            Some((name.trim().parse::<HeaderName>().ok()?, value))
-        });
-        let Some((name, value)) = parts else {
-            reader.error(origin, "this line is no header", "write `Name: value`");
-            continue;
-        };
-        if NOT_OURS_TO_GIVE.contains(&name) {
-            let what = format!("`{name}` is set by the proxy on every request");
-            reader.error(origin, what, "remove it");
-        } else if headers.iter().any(|(known, _)| *known == name) {
-            reader.error(origin, format!("`{name}` is given twice"), "give it once");
-        } else {
-            headers.push((name, value));
-        }
-    }
-    headers
+    Ok(Url { scheme, authority, host: host.to_ascii_lowercase(), base: base.to_owned() })
 }
 
 fn mcp(reader: &mut Reader) -> McpConfig {
@@ -591,7 +583,7 @@ fn report_header(text: &str) -> Result<HeaderName, (String, String)> {
         header::SET_COOKIE,
         header::VIA,
     ];
-    if NOT_OURS_TO_GIVE.contains(&name) || controls.contains(&name) {
+    if NOT_TO_GIVE.contains(&name) || controls.contains(&name) {
         return Err((format!("is `{name}`, which has a meaning of its own"), help()));
     }
     Ok(name)

@@ -147,6 +147,8 @@ words! {
         Method = "method",
         /// An MCP message that is refused: a batch, an unknown method.
         Message = "message",
+        /// No principal where one is required.
+        Unauthenticated = "unauthenticated",
         /// Too many calls or bytes at once.
         Overloaded = "overloaded",
         /// The proxy is going away.
@@ -165,8 +167,28 @@ words! {
         Timeout = "timeout",
         /// All connections are in use.
         Pool = "pool",
+        /// The upstream did not look at the request, and said so.
+        RefusedStream = "refused_stream",
+        /// The TLS handshake failed.
+        Tls = "tls",
         /// Anything else before the request was written.
         Other = "other",
+    }
+}
+
+words! {
+    /// Files that are read again when they change.
+    ServedFile {
+        /// The data port's certificate and key.
+        ServerCertificate = "server_certificate",
+        /// The admin API's certificate and key, on a network address.
+        AdminCertificate = "admin_certificate",
+        /// The upstream's authorities, and our certificate for it.
+        UpstreamCertificate = "upstream_certificate",
+        /// The headers that every request to the upstream carries.
+        UpstreamHeaders = "upstream_headers",
+        /// The keys of the tokens' issuer, out of a file or fetched.
+        TokenKeys = "token_keys",
     }
 }
 
@@ -275,6 +297,10 @@ pub struct Common {
     pub undo_calls: [Table<Counter>; 3],
     /// Policy loads: applied, rejected, unchanged, weakened.
     pub reloads: [Counter; 4],
+    /// Readings of changed files, by [`ServedFile`]: applied, rejected.
+    pub file_reloads: Vec<[Counter; 2]>,
+    /// When the certificates expire: the data port's, that which the upstream is shown; 0 for none.
+    pub certificate_expiry: [Gauge; 3],
     /// Whether the newest policy is in force.
     pub last_reload_ok: Gauge,
     /// When a policy last came into force.
@@ -647,6 +673,19 @@ impl Common {
             last_reload_ok: maker.gauge("takeback_policy_last_reload_successful", &[]),
             last_reload_seconds: maker
                 .gauge("takeback_policy_last_reload_success_timestamp_seconds", &[]),
+            file_reloads: ServedFile::ALL
+                .iter()
+                .map(|file| {
+                    ["applied", "rejected"].map(|result| {
+                        let labels = [("file", file.as_str()), ("result", result)];
+                        maker.counter("takeback_file_reloads_total", &labels)
+                    })
+                })
+                .collect(),
+            certificate_expiry: ["server", "admin", "upstream"].map(|certificate| {
+                let labels = [("certificate", certificate)];
+                maker.gauge("takeback_certificate_expiry_timestamp_seconds", &labels)
+            }),
             policy_operations: Table(
                 Class::ALL
                     .iter()
@@ -742,10 +781,16 @@ const POLICY_INFO: &str = "takeback_policy_info";
 /// Names and help texts of what the recorder holds.
 const HELP: &[(&str, char, &str)] = &[
     ("takeback_build_info", 'g', "Build information; always 1."),
+    (
+        "takeback_certificate_expiry_timestamp_seconds",
+        'g',
+        "When a certificate in force expires; 0 when there is none.",
+    ),
     ("takeback_client_disconnects_total", 'c', "Callers that hung up."),
     ("takeback_confirmations_total", 'c', "Confirmations asked for, accepted and refused."),
     ("takeback_drain_forced_calls_total", 'c', "Calls cut off by the end of a drain."),
     ("takeback_duplicates_total", 'c', "Calls whose key was already in the ledger."),
+    ("takeback_file_reloads_total", 'c', "Certificates, keys and credentials read again."),
     ("takeback_idempotency_keys_total", 'c', "What became of the idempotency key."),
     ("takeback_inflight_requests", 'g', "Calls being handled."),
     (

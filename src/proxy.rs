@@ -26,7 +26,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service, ServiceBuilder};
 
 use crate::admit::Places;
-use crate::call::payload::{self, Body, Budget, CollectError, Collected};
+use crate::call::payload::{self, Body, Budget, CollectError, Collected, Trailers};
 use crate::call::refusal::Refusal;
 use crate::call::spans::CallSpan;
 use crate::call::trace::TraceParent;
@@ -35,6 +35,7 @@ use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
 use crate::http::encode::Hop;
+use crate::http::grpc;
 use crate::http::reply as http_reply;
 use crate::ledger::Ledger;
 use crate::mcp::headers::{check_form, check_headers};
@@ -57,6 +58,7 @@ use crate::pipeline::settle::{Settle, json_response};
 use crate::pipeline::stage::StageForm;
 use crate::pipeline::step::{Stage, step};
 use crate::pipeline::{Answered, Refused, Reply, Shared};
+use crate::principal;
 use crate::server::{Arrival, Delivery, Drain, Peer};
 use crate::upstream::Upstream;
 use asking::Held;
@@ -185,6 +187,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
 
 /// What an answer of ours is written in.
 enum Voice {
+    Grpc,
     Http,
     /// `POST /call/<tool>`.
     Rest,
@@ -217,6 +220,10 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         }
         let (parts, body) = request.into_parts();
         let body = Body::incoming(body);
+        // Trailers of requests end here, but for gRPC's (contract section 3).
+        let is_grpc = grpc::is_grpc(&parts.headers);
+        let body = if is_grpc { body } else { body.with_trailers(Trailers::Drop) };
+        let voice = || if is_grpc { Voice::Grpc } else { Voice::Http };
         // Only a POST holds a message there, and GET and DELETE are of its sessions; anything else is a
         // plain call, matched and gated as such.
         let is_bare =
@@ -231,8 +238,16 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         });
         let Decoded { mut head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
-            Err(refusal) => return self.refuse(refusal.into(), Voice::Http),
+            Err(refusal) => return self.refuse(refusal.into(), voice()),
         };
+        head.origin.is_tls = peer.is_tls;
+        if !settings.principals.is_empty() {
+            // Boxed: most sidecars have no such source.
+            let identified = Box::pin(self.identify(&mut head, &peer)).await;
+            if let Err(refusal) = identified {
+                return self.refuse(refusal.into(), voice());
+            }
+        }
         if let Some(span) = span {
             span.rename(method_name(&head.method).to_owned());
             span.say("http.request.method", method_name(&head.method));
@@ -258,7 +273,19 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         // One box from here to the upstream: its parts are large, and each step would move them.
         let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
         let answered = self.pipeline.run(call).await;
-        self.written(answered, Voice::Http, permit, peer, began)
+        self.written(answered, voice(), permit, peer, began)
+    }
+
+    /// Asks the configured sources who calls.
+    async fn identify(&self, head: &mut Head, peer: &Peer) -> Result<(), Refusal> {
+        let shared = &self.cx.shared;
+        let sources = &shared.settings.principals;
+        let address = peer.address.ip();
+        let at = principal::Peer { address, name: peer.name.as_ref() };
+        let now_ms = shared.clock.now_ms();
+        head.origin.is_listed = sources.lists(address);
+        head.origin.principal = sources.identify(&mut head.headers, at, now_ms).await?;
+        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
@@ -390,7 +417,7 @@ impl<P> Edge<P> {
     ) -> Response<Body> {
         let shared = &self.cx.shared;
         let transport = match &voice {
-            Voice::Http => Transport::Http,
+            Voice::Grpc | Voice::Http => Transport::Http,
             Voice::Mcp(..) | Voice::Rest => Transport::Mcp,
         };
         let (mut response, class, upstream, entry, elsewhere) = match answered {
@@ -472,9 +499,11 @@ impl<P> Edge<P> {
             refused: Some(refusal.code().into()),
             ..Report::default()
         });
+        let is_grpc = matches!(voice, Voice::Grpc);
         match voice {
-            Voice::Http => {
-                let mut response = http_reply::refusal(&refusal);
+            Voice::Grpc | Voice::Http => {
+                let mut response =
+                    if is_grpc { grpc::refusal(&refusal) } else { http_reply::refusal(&refusal) };
                 let value = report.to_header(MAX_HEADER);
                 http_reply::put_report(&mut response, &shared.settings.report_header, value);
                 response
@@ -615,6 +644,7 @@ fn rejected(refusal: &Refusal) -> Rejected {
         | Refusal::InvalidMeta(_)
         | Refusal::KeyConflict => Rejected::ReservedHeader,
         Refusal::Draining => Rejected::Draining,
+        Refusal::Unauthenticated(_) => Rejected::Unauthenticated,
         Refusal::Overloaded => Rejected::Overloaded,
         _ => Rejected::Method,
     }

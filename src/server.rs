@@ -1,8 +1,8 @@
 //! The agent side of the wire: listeners, connections, and what is known about their ends.
 //!
 //! Nothing here knows about effects. Each worker has a listener of its own on the same address
-//! (`SO_REUSEPORT`) and serves what it accepts on its own runtime, HTTP/1.1 or HTTP/2 with prior
-//! knowledge. A connection is one task (`connection.rs`); its socket is watched (`delivery.rs`), so
+//! (`SO_REUSEPORT`) and serves what it accepts on its own runtime, HTTP/1.1 or HTTP/2, plain (with
+//! prior knowledge) or through TLS ([`Security`]; by ALPN). A connection is one task (`connection.rs`); its socket is watched (`delivery.rs`), so
 //! that the layers above learn whether an answer was delivered.
 //!
 //! Limits: [`Limits`] per process, heads of 64 KiB and 100 fields (hyper answers 431 above them),
@@ -18,8 +18,11 @@
 mod connection;
 mod delivery;
 mod drain;
+mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;
 
 use std::future::Future;
 use std::io;
@@ -37,6 +40,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::call::payload::Body;
 use crate::tasks::Tasks;
+use crate::tls::{San, ServerTls, subject};
 
 use connection::Ended;
 pub use delivery::{Delivery, DeliveryHandle};
@@ -92,6 +96,26 @@ pub struct Peer {
     pub forwarded: HeaderValue,
     /// Tells whether answers on this connection were delivered.
     pub delivery: DeliveryHandle,
+    /// It speaks TLS.
+    pub is_tls: bool,
+    /// The name in its verified certificate, if [`Security::san`] asks for one.
+    pub name: Option<Arc<str>>,
+}
+
+/// What connections must speak and show.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    /// Every connection speaks TLS, with this certificate.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Which name of a client's certificate is looked at.
+    pub san: Option<San>,
+}
+
+impl Security {
+    /// The name in the certificate of whoever connected.
+    fn name(&self, stream: &stream::Stream) -> Option<Arc<str>> {
+        subject(stream.certificate()?, self.san?).map(Arc::from)
+    }
 }
 
 /// A bound socket that one worker will accept from.
@@ -101,6 +125,7 @@ pub struct Listener {
     address: SocketAddr,
     limits: Limits,
     places: Arc<Places>,
+    security: Security,
 }
 
 /// Why an address cannot be listened on.
@@ -133,7 +158,8 @@ pub fn bind(
             let socket = std::net::TcpListener::from(socket);
             let address = socket.local_addr()?;
             let (limits, places) = (limits.clone(), Arc::clone(&places));
-            listeners.push(Listener { socket, address, limits, places });
+            let security = Security::default();
+            listeners.push(Listener { socket, address, limits, places, security });
         }
         Ok(listeners)
     };
@@ -168,6 +194,12 @@ impl Listener {
         self.address
     }
 
+    /// Says what connections must speak; without it they are plain.
+    pub fn with_security(mut self, security: Security) -> Self {
+        self.security = security;
+        self
+    }
+
     /// Counts the connections of all listeners that were bound with this one.
     pub fn connections(&self) -> Connections {
         Connections(Arc::clone(&self.places))
@@ -188,12 +220,14 @@ impl Listener {
         let open = Arc::new(Open::default());
         let service = Arc::new(service);
         let limits = Arc::new(self.limits);
+        let security = Arc::new(self.security);
         while let Some((stream, address, permit)) = next(&listener, &self.places, &drain).await {
             let here = Here { _open: open.enter(), _permit: permit };
             let connection = connection::serve(
                 stream,
                 address,
                 Arc::clone(&limits),
+                Arc::clone(&security),
                 Arc::clone(&service),
                 tasks.clone(),
                 drain.clone(),

@@ -1,11 +1,14 @@
-//! Talking to the upstream: one authority, HTTP/1.1, a small pool, and the proof of what was sent.
+//! Talking to the upstream: one authority, a small pool, and the proof of what was sent.
 //!
 //! [`Upstream::send`] answers with one of three things, decided here once: an answer,
 //! [`Sent::NotSent`] (no byte of the request left this process: the only case that may be tried
 //! again), or [`Sent::Lost`] (it may have arrived, and we do not know what came of it). The proof
-//! is hyper's: a connection that fails gives a request back only if it never began to write it
-//! (standards H-24). Such a request is sent again on a fresh connection right here; nothing else is
-//! ever sent twice.
+//! is hyper's: a connection that fails gives a request back only if it never began to write it; over
+//! HTTP/2 also the upstream's, which says that it did not look at a stream (standards H-24). Such a
+//! request is sent again on a fresh connection right here; nothing else is ever sent twice.
+//!
+//! [`Protocol`] says how it is spoken to: plain HTTP/1.1; TLS, with HTTP/2 if the upstream takes it
+//! and HTTP/1.1 else; or plain HTTP/2 by prior knowledge.
 //!
 //! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task
 //! and no allocation per call: a `Link` is one box that moves from the idle list into the answer's
@@ -21,28 +24,36 @@
 
 mod connect;
 mod link;
+mod mux;
 mod pool;
+#[cfg(test)]
+mod secure_tests;
 mod signal;
 #[cfg(test)]
 mod tests;
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::header::{
+    CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE,
+};
+use http::uri::{Authority as UriAuthority, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::call::payload::Body;
 use crate::tasks::Tasks;
+use crate::tls::ClientTls;
 
 pub use connect::{Authority, AuthorityError};
-use link::Link;
+use link::{Link, Way};
+use mux::was_never_processed;
 use pool::Pool;
 
 /// How often one call of [`Upstream::send`] may be handed back unsent before it gives up. The first
@@ -54,7 +65,10 @@ const ATTEMPTS: usize = 3;
 pub struct Config {
     /// Where it is; a name is looked up at each connect.
     pub authority: Authority,
-    /// Connections in use at the same time; a call beyond them waits under the connect clock.
+    /// How it is spoken to.
+    pub protocol: Protocol,
+    /// Connections, or streams of shared ones, in use at the same time; a call beyond them waits
+    /// under the connect clock.
     pub connections: usize,
     /// Connections kept for later calls.
     pub idle_connections: usize,
@@ -65,14 +79,43 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: 512 connections, 128 kept, for 3 s, up to 5 minutes old.
+    /// The defaults: plain, 512 connections, 128 kept, for 3 s, up to 5 minutes old.
     pub fn new(authority: Authority) -> Self {
         Self {
             authority,
+            protocol: Protocol::Clear,
             connections: 512,
             idle_connections: 128,
             idle: Duration::from_secs(3),
             max_age: Duration::from_secs(300),
+        }
+    }
+}
+
+/// How the upstream is spoken to.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// Plain HTTP/1.1.
+    Clear,
+    /// Plain HTTP/2, by prior knowledge.
+    ClearHttp2,
+    /// Through TLS; HTTP/2 if the upstream takes it, else HTTP/1.1.
+    Tls(Arc<ClientTls>),
+}
+
+impl Protocol {
+    /// Grows when connections of before should not be used again.
+    fn generation(&self) -> u64 {
+        match self {
+            Self::Clear | Self::ClearHttp2 => 0,
+            Self::Tls(tls) => tls.generation(),
+        }
+    }
+
+    fn scheme(&self) -> Scheme {
+        match self {
+            Self::Clear | Self::ClearHttp2 => Scheme::HTTP,
+            Self::Tls(_) => Scheme::HTTPS,
         }
     }
 }
@@ -142,6 +185,12 @@ pub enum NotSentReason {
     /// The connect clock ran out while all connections were in use.
     #[error("all connections stayed in use")]
     PoolTimeout,
+    /// The upstream said that it did not look at the request, each time.
+    #[error("the upstream refused to look at the request")]
+    Refused,
+    /// The TLS handshake failed, on either side.
+    #[error("the TLS handshake failed")]
+    Tls,
 }
 
 /// How many connections a pool has.
@@ -185,40 +234,72 @@ impl Upstream {
             let began = Instant::now();
             let total = clocks.total.map(|total| began + total);
             let connect_by = earlier(began + clocks.connect, total);
+            let mut reason = NotSentReason::Closed;
             for attempt in 0..ATTEMPTS {
                 let checkout = self.pool.checkout(connect_by, began, attempt == 0);
                 let (mut link, now) = match checkout.await {
                     Ok(ready) => ready,
                     Err(reason) => return Sent::NotSent(reason),
                 };
+                let mut again = None;
+                // Formed where it lies: what was borrowed after it is taken out keeps its room.
+                if let Some(request) = &mut unsent {
+                    match &link.way {
+                        Way::Own { .. } => into_http1(request),
+                        Way::Shared { .. } => {
+                            into_http2(request, self.pool.protocol());
+                            again = copy(request);
+                        }
+                    }
+                }
                 let Some(request) = unsent.take() else { break };
                 let head_by = earlier(now + clocks.head, total);
                 let answered = {
-                    let Link { sender, wire, timer, .. } = &mut *link;
+                    let Link { way, timer, .. } = &mut *link;
                     timer.as_mut().reset(head_by);
-                    let mut sending = pin!(sender.try_send_request(request));
-                    poll_fn(|cx| {
-                        if let Poll::Ready(answered) = wire.poll(cx, |cx| sending.as_mut().poll(cx))
-                        {
-                            return Poll::Ready(Some(answered));
+                    match way {
+                        Way::Own { sender, wire } => {
+                            let mut sending = pin!(sender.try_send_request(request));
+                            let answer = |cx: &mut Context<'_>| {
+                                wire.poll(cx, |cx| sending.as_mut().poll(cx))
+                            };
+                            until(timer.as_mut(), answer).await
                         }
-                        timer.as_mut().poll(cx).map(|()| None)
-                    })
-                    .await
+                        Way::Shared { sender, .. } => {
+                            // Boxed: a call over HTTP/1.1 has no room for it.
+                            let mut sending = Box::pin(sender.try_send_request(request));
+                            until(timer.as_mut(), |cx| sending.as_mut().poll(cx)).await
+                        }
+                    }
                 };
                 match answered {
-                    // Leaving by the timer drops the link, which closes the connection: an answer
-                    // that comes late can reach nobody (case B3).
+                    // Leaving by the timer drops the link, which closes the connection, or resets
+                    // the stream: an answer that comes late can reach nobody (case B3).
                     None if total == Some(head_by) => return Sent::Lost(LostReason::TotalTimeout),
                     None => return Sent::Lost(LostReason::HeadTimeout),
                     Some(Ok(answer)) => return received(link, answer, clocks.idle, total),
+                    Some(Err(_)) if link.refusal.has_come() => {
+                        return Sent::NotSent(NotSentReason::Tls);
+                    }
                     Some(Err(mut error)) => match error.take_message() {
-                        Some(message) => unsent = Some(message),
-                        None => return Sent::Lost(lost_reason(error.error())),
+                        Some(message) => {
+                            reason = NotSentReason::Closed;
+                            unsent = Some(message);
+                        }
+                        None if !was_never_processed(error.error()) => {
+                            return Sent::Lost(lost_reason(error.error()));
+                        }
+                        None => {
+                            let Some(again) = again else {
+                                return Sent::NotSent(NotSentReason::Refused);
+                            };
+                            reason = NotSentReason::Refused;
+                            unsent = Some(*again);
+                        }
                     },
                 }
             }
-            Sent::NotSent(NotSentReason::Closed)
+            Sent::NotSent(reason)
         }
     }
 
@@ -240,7 +321,7 @@ fn received(
     idle: Option<Duration>,
     total: Option<Instant>,
 ) -> Sent {
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS || has_two_framings(answer.headers()) {
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS || is_framed_oddly(answer.headers()) {
         return Sent::Lost(LostReason::Protocol);
     }
     if answer.status() == StatusCode::UNAUTHORIZED && binds_connection(answer.headers()) {
@@ -250,8 +331,62 @@ fn received(
     Sent::Answer(Response::from_parts(head, link.into_body(incoming, idle, total)))
 }
 
+/// What comes of `answer` before the timer runs out.
+async fn until<T>(
+    mut timer: Pin<&mut Sleep>,
+    mut answer: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Option<T> {
+    poll_fn(|cx| match answer(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
 fn earlier(deadline: Instant, other: Option<Instant>) -> Instant {
     other.map_or(deadline, |other| other.min(deadline))
+}
+
+/// Gives a request HTTP/1.1's form, whatever form an earlier attempt gave it.
+fn into_http1(request: &mut Request<Body>) {
+    if request.version() == Version::HTTP_11 {
+        return;
+    }
+    *request.version_mut() = Version::HTTP_11;
+    let target = request.uri().path_and_query().cloned();
+    let authority = request.uri().authority();
+    let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    if let Some(host) = host {
+        request.headers_mut().insert(HOST, host);
+    }
+    frame(request);
+}
+
+/// Gives a request HTTP/2's form: an absolute target in place of `Host`, and no framing of its own.
+fn into_http2(request: &mut Request<Body>, protocol: &Protocol) {
+    *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    let host = request.headers_mut().remove(HOST);
+    let authority = host.and_then(|host| UriAuthority::try_from(host.as_bytes()).ok());
+    if let Some(authority) = authority {
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(protocol.scheme());
+        parts.authority = Some(authority);
+        parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    }
+}
+
+/// A copy to send again; none of a body that is not in memory.
+fn copy(request: &Request<Body>) -> Option<Box<Request<Body>>> {
+    let body = request.body().copy()?;
+    let mut again = Request::new(body);
+    again.method_mut().clone_from(request.method());
+    again.uri_mut().clone_from(request.uri());
+    *again.version_mut() = request.version();
+    again.headers_mut().clone_from(request.headers());
+    Some(Box::new(again))
 }
 
 fn lost_reason(error: &hyper::Error) -> LostReason {
@@ -264,9 +399,13 @@ fn lost_reason(error: &hyper::Error) -> LostReason {
     }
 }
 
-/// hyper reads such an answer as chunked and keeps the length; the next reader may not (H-20r).
-fn has_two_framings(headers: &HeaderMap) -> bool {
-    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
+/// hyper reads an answer with both framings as chunked and keeps the length; the next reader may not
+/// (H-20r). One in a further coding, such as `gzip, chunked`, it would pass on as if it were plain.
+fn is_framed_oddly(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return false };
+    let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    !is_chunked || codings.next().is_some() || headers.contains_key(CONTENT_LENGTH)
 }
 
 /// Authentication that belongs to the connection: a pooled one would lend one caller's identity to

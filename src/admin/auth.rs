@@ -3,12 +3,14 @@
 //! | listener | who | may |
 //! |---|---|---|
 //! | the Unix socket (mode 0600) | the user that runs the sidecar; the kernel says who | everything |
-//! | a network address | whoever has a token out of `admin.tokens_file` | what the token's role may |
+//! | a network address | whoever has a token out of `admin.tokens_file`, and where `admin.client_ca_file` is given a certificate too | what the token's role may |
 //!
 //! On a network address that it comes from localhost proves nothing: in a pod the agent is localhost too.
 //! So each request there needs a token, the description of the API included, and a page in a browser that
 //! was led to this address by its own name server (DNS rebinding) is turned away: `Host` must name the
-//! address, and an `Origin` must be the same.
+//! address, and an `Origin` must be the same. With a certificate the name is for the certificate to
+//! judge: a browser that was led here under another name ends the handshake. An address that other hosts
+//! reach always has one, since a token in clear is everybody's.
 //!
 //! ```text
 //! # name   role      token, or the SHA-256 of one
@@ -206,21 +208,26 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 #[derive(Debug)]
 pub struct Gate {
     tokens: Tokens,
-    /// What `Host` may be.
-    hosts: Vec<String>,
+    /// What `Host` may be; anything where a certificate judges the name.
+    hosts: Option<Vec<String>>,
     clock: Clock,
     left: Mutex<(i64, u32)>,
 }
 
 impl Gate {
-    /// For a listener on `address`.
+    /// For a listener on `address` without a certificate.
     pub fn new(tokens: Tokens, address: SocketAddr, clock: Clock) -> Self {
         let mut hosts = vec![address.to_string()];
         if address.ip().is_loopback() {
             hosts.push(format!("localhost:{}", address.port()));
         }
+        Self { hosts: Some(hosts), ..Self::behind_tls(tokens, clock) }
+    }
+
+    /// For a listener that shows a certificate.
+    pub fn behind_tls(tokens: Tokens, clock: Clock) -> Self {
         let left = Mutex::new((clock.now_ms(), BURST));
-        Self { tokens, hosts, clock, left }
+        Self { tokens, hosts: None, clock, left }
     }
 
     /// Lets a request in, or gives the answer that turns it away.
@@ -256,7 +263,10 @@ impl Gate {
 
     fn check_place(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let host = one(headers, &header::HOST).and_then(|host| host.to_str().ok());
-        let host = host.filter(|host| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host)));
+        let host = host.filter(|host| {
+            let hosts = self.hosts.as_ref();
+            hosts.is_none_or(|hosts| hosts.iter().any(|own| own.eq_ignore_ascii_case(host)))
+        });
         let Some(host) = host else {
             return Err(Failure::new(
                 StatusCode::MISDIRECTED_REQUEST,

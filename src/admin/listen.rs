@@ -24,6 +24,7 @@ use tower::ServiceExt as _;
 use super::Failure;
 use super::auth::{Gate, Who, check_origin};
 use crate::tasks::Tasks;
+use crate::tls::ServerTls;
 
 /// The rest after an accept that failed for want of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -33,7 +34,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 pub struct Bounds {
     /// Connections at a time.
     pub connections: usize,
-    /// From the first byte of a head to its last.
+    /// From the first byte of a head to its last; for a handshake too.
     pub head: Duration,
     /// A connection as a whole, however many requests come on it.
     pub whole: Duration,
@@ -57,8 +58,8 @@ impl Bounds {
 /// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// On the network, for the admin API: a gate stands before it.
-    Admin(TcpListener, Arc<Gate>),
+    /// On the network, for the admin API: a gate stands before it, and a certificate where there is one.
+    Admin(TcpListener, Arc<Gate>, Option<Arc<ServerTls>>),
     /// On the network, for telemetry.
     Telemetry(TcpListener),
     /// In the file system.
@@ -94,12 +95,20 @@ pub async fn serve(listener: Listener, router: Router, bounds: Bounds, tasks: Ta
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let router = router.clone();
         let accepted = match &listener {
-            Listener::Admin(tcp, gate) => {
+            Listener::Admin(tcp, gate, tls) => {
                 let door = Door::Tokens(Arc::clone(gate));
+                let tls = tls.as_ref().map(|tls| tls.acceptor());
                 tcp.accept().await.map(|(stream, _)| {
                     tasks.spawn_background("admin", async move {
                         let _place = place;
-                        connection(stream, router, door, bounds).await;
+                        let Some(tls) = tls else {
+                            return connection(stream, router, door, bounds).await;
+                        };
+                        match tokio::time::timeout(bounds.head, tls.accept(stream)).await {
+                            Ok(Ok(stream)) => connection(stream, router, door, bounds).await,
+                            Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                            Err(_) => tracing::debug!("a handshake took too long and was cut"),
+                        }
                     })
                 })
             }

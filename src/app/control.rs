@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::files::Files;
 use super::reload::Reload;
 use super::worker::Started;
 use super::{Ended, Signals, seconds};
@@ -27,6 +28,7 @@ use crate::pipeline::reconcile::background;
 use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
+use crate::tls::ServerTls;
 
 /// How many of those ticks lie between two heads of the ledger in the log: a minute's rows at most can be
 /// cut off unseen.
@@ -74,15 +76,23 @@ pub(super) struct Control {
     pub(super) signals: Signals,
 }
 
+/// The admin API's place on the network, and what stands before it.
+pub(super) struct AdminListener {
+    pub(super) socket: std::net::TcpListener,
+    pub(super) gate: Gate,
+    pub(super) tls: Option<Arc<ServerTls>>,
+}
+
 /// What it gets when the rest is built.
 pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) watch: Watch,
     pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) files: Files,
     pub(super) drain_asks: mpsc::Receiver<()>,
     pub(super) admin_socket: std::os::unix::net::UnixListener,
     /// The admin API's listener on a network address, where one is asked for.
-    pub(super) admin_network: Option<(std::net::TcpListener, Gate)>,
+    pub(super) admin_network: Option<AdminListener>,
     pub(super) admin_path: PathBuf,
     pub(super) workers: Vec<Started>,
     pub(super) draining: Arc<AtomicBool>,
@@ -127,8 +137,8 @@ impl Control {
         }
         // Its sender is dropped when the start fails.
         let Ok(parts) = parts.await else { return Ended { forced: 0 } };
-        let Parts { admin, watch, asks, mut drain_asks, admin_socket, admin_path, .. } = parts;
-        let admin_network = parts.admin_network;
+        let Parts { admin, watch, asks, mut drain_asks, files, .. } = parts;
+        let Parts { admin_socket, admin_network, admin_path, .. } = parts;
         let Parts { workers, draining, drain, end, times, source, .. } = parts;
         let shared = Arc::clone(&admin.shared);
         let fetch = admin.fetch.clone();
@@ -142,6 +152,7 @@ impl Control {
             source,
         };
         vital(&tasks, &health, "reload", reload.run());
+        vital(&tasks, &health, "files", files.run(tasks.clone()));
         let router = admin::router(Arc::new(admin));
         match UnixListener::from_std(admin_socket) {
             Ok(listener) => {
@@ -151,10 +162,10 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "the admin API could not be served"),
         }
-        if let Some((socket, gate)) = admin_network {
+        if let Some(AdminListener { socket, gate, tls }) = admin_network {
             match TcpListener::from_std(socket) {
                 Ok(socket) => {
-                    let listener = Listener::Admin(socket, Arc::new(gate));
+                    let listener = Listener::Admin(socket, Arc::new(gate), tls);
                     let serving = serve(listener, router, Bounds::ADMIN_NETWORK, tasks.clone());
                     vital(&tasks, &health, "admin network listener", serving);
                 }

@@ -27,14 +27,22 @@ pub struct Principal {
     /// A stable name: `w:` and a keyed hash of the credentials, `anonymous`, or what a strong source
     /// says.
     pub id: Arc<str>,
+    /// The keyed hash of the credentials that came, or `anonymous`: what the upstream shows or keeps
+    /// for a credential is no other credential's, though one strong principal may bring several.
+    pub credential: Arc<str>,
     /// Known only by what it sent, so that two of them may be one.
     pub is_weak: bool,
 }
 
 impl Principal {
+    /// A caller known by its credentials only.
+    pub fn weak(credential: Arc<str>) -> Self {
+        Self { id: Arc::clone(&credential), credential, is_weak: true }
+    }
+
     /// A caller without any credential.
     pub fn anonymous() -> Self {
-        Self { id: "anonymous".into(), is_weak: true }
+        Self::weak("anonymous".into())
     }
 }
 
@@ -95,8 +103,21 @@ pub struct Head {
     pub nominated: Vec<HeaderName>,
     /// It waits for `100 Continue` before it sends its body.
     pub expects_continue: bool,
+    /// What is known of whoever sent it, beyond what it says.
+    pub origin: Origin,
     /// The call's spans, where somebody collects them.
     pub span: Option<Arc<CallSpan>>,
+}
+
+/// What a connection says of a request (standards H-6, MCP-49).
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// It came through TLS.
+    pub is_tls: bool,
+    /// It came from a listed peer, which is believed about those before it.
+    pub is_listed: bool,
+    /// Who calls, where a strong source says so.
+    pub principal: Option<Arc<str>>,
 }
 
 impl Head {

@@ -102,6 +102,8 @@ enum Kind {
     Full(Bytes),
     Incoming(Incoming),
     Source(Box<dyn Source>),
+    /// Bytes, and fields after them.
+    Trailed(Bytes, Option<Box<HeaderMap>>),
 }
 
 /// What happens to trailer fields (standards H-13).
@@ -125,6 +127,11 @@ impl Body {
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::of(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+    }
+
+    /// These bytes, and these fields after them.
+    pub fn trailed(bytes: Bytes, trailers: HeaderMap) -> Self {
+        Self::of(Kind::Trailed(bytes, Some(Box::new(trailers))))
     }
 
     /// What a peer sends over a connection that hyper serves.
@@ -195,7 +202,25 @@ impl Body {
     pub fn is_in_memory(&self) -> bool {
         match self.kind {
             Kind::Empty | Kind::Full(_) => true,
-            Kind::Channel(_) | Kind::Failed(_) | Kind::Incoming(_) | Kind::Source(_) => false,
+            Kind::Channel(_)
+            | Kind::Failed(_)
+            | Kind::Incoming(_)
+            | Kind::Source(_)
+            | Kind::Trailed(..) => false,
+        }
+    }
+
+    /// The same bytes again, without what is done at the end; `None` unless all of them are in memory.
+    pub fn copy(&self) -> Option<Self> {
+        match &self.kind {
+            Kind::Empty => Some(Self::full(self.prefix.clone())),
+            Kind::Full(bytes) if self.prefix.is_empty() => Some(Self::full(bytes.clone())),
+            Kind::Full(_)
+            | Kind::Channel(_)
+            | Kind::Failed(_)
+            | Kind::Incoming(_)
+            | Kind::Source(_)
+            | Kind::Trailed(..) => None,
         }
     }
 
@@ -214,6 +239,12 @@ impl Body {
             }
             Kind::Incoming(incoming) => poll_incoming(incoming, cx),
             Kind::Source(source) => source.poll_frame(cx),
+            Kind::Trailed(bytes, trailers) => {
+                if !bytes.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))));
+                }
+                Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))))
+            }
         }
     }
 
@@ -225,12 +256,14 @@ impl Body {
             Kind::Full(bytes) => bytes.is_empty(),
             Kind::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
             Kind::Source(source) => source.is_end_stream(),
+            Kind::Trailed(bytes, trailers) => bytes.is_empty() && trailers.is_none(),
         }
     }
 
     fn kind_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Channel(_) | Kind::Failed(_) => SizeHint::default(),
+            // A known length would leave no room for trailers.
+            Kind::Channel(_) | Kind::Failed(_) | Kind::Trailed(..) => SizeHint::default(),
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(length(bytes)),
             Kind::Incoming(incoming) => http_body::Body::size_hint(incoming),
@@ -383,6 +416,7 @@ impl fmt::Debug for Body {
             Kind::Full(_) => "full",
             Kind::Incoming(_) => "incoming",
             Kind::Source(_) => "source",
+            Kind::Trailed(..) => "trailed",
         };
         f.debug_struct("Body").field("kind", &kind).finish_non_exhaustive()
     }

@@ -217,8 +217,14 @@ pub enum Refusal {
     NoSession(u16),
     /// An argument must be changed, and the upstream shows nobody which headers mirror it.
     ToolUnseen,
+    /// Who calls is not known, where it must be; why.
+    Unauthenticated(&'static str),
     /// The upstream does not show this tool to this caller.
     UnknownTool,
+    /// The request came as early data, which may be a replay.
+    TooEarly,
+    /// The key would go into what the caller has signed; by which signature.
+    BreaksSignature(&'static str),
     /// A `requestState` of ours that was changed, is too old, or belongs to another caller.
     StateInvalid,
     /// An upgrade of the connection.
@@ -283,7 +289,10 @@ impl Refusal {
             Self::NoSession(403) => "permission_denied",
             Self::NoSession(_) => "upstream_unavailable",
             Self::ToolUnseen => "tool_unseen",
+            Self::Unauthenticated(_) => "unauthenticated",
             Self::UnknownTool => "not_found",
+            Self::TooEarly => "too_early",
+            Self::BreaksSignature(_) => "carrier_breaks_signature",
             Self::StateInvalid => "request_state_invalid",
             Self::Undeclared => "undeclared_refused",
             Self::UndeclaredBody => "undeclared_body",
@@ -314,6 +323,9 @@ impl Refusal {
             | Self::StateInvalid
             | Self::UndeclaredBody => 400,
             Self::NoSession(status) => *status,
+            Self::Unauthenticated(_) => 401,
+            Self::TooEarly => 425,
+            Self::BreaksSignature(_) => 422,
             Self::ToolUnseen => 503,
             Self::UnknownTool => 404,
             Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
@@ -357,13 +369,16 @@ impl Refusal {
             | Self::Draining
             | Self::InFlight(_)
             | Self::BodySlow
+            | Self::TooEarly
             | Self::Overloaded
             | Self::PolicyChanged
             | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
-            Self::LedgerUnavailable | Self::Loop | Self::NoSession(_) | Self::Undeclared => {
-                Turn::Operator
-            }
+            Self::BreaksSignature(_)
+            | Self::LedgerUnavailable
+            | Self::Loop
+            | Self::NoSession(_)
+            | Self::Undeclared => Turn::Operator,
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
             | Self::AnswerNotKept(..)
@@ -395,6 +410,7 @@ impl Refusal {
             | Self::ReservedHeader(_)
             | Self::CallBody(_)
             | Self::StateInvalid
+            | Self::Unauthenticated(_)
             | Self::UndeclaredBody
             | Self::UnknownTool
             | Self::Undone(_)
@@ -587,6 +603,17 @@ impl Refusal {
                  not list the tool, so that the headers which mirror its arguments are not known. \
                  The call may be sent again later."
                 .to_owned(),
+            Self::Unauthenticated(what) => {
+                format!("Who calls must be known here, and it is not: {what}.")
+            }
+            Self::TooEarly => "The request came in TLS early data, which somebody else can send \
+                 again. Send it once the handshake is complete."
+                .to_owned(),
+            Self::BreaksSignature(what) => format!(
+                "The idempotency key goes into a part of this request that its {what} covers, and \
+                 would break it. Send the key there yourself and sign it, or let the policy name \
+                 another carrier."
+            ),
             Self::UnknownTool => "The upstream does not list this tool to this caller.".to_owned(),
             Self::StateInvalid => "The requestState is not one that this proxy gave to this caller \
                  for this call, or it is too old. Send the call from the start, without requestState \

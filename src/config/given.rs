@@ -17,8 +17,26 @@ pub const MEMBERS: &[&str] = &[
     "telemetry_listen",
     "admin_listen",
     "admin.tokens_file",
+    "admin.cert_file",
+    "admin.key_file",
+    "admin.client_ca_file",
     "upstream.url",
     "upstream.headers_file",
+    "upstream.ca_file",
+    "upstream.cert_file",
+    "upstream.key_file",
+    "upstream.server_name",
+    "tls.cert_file",
+    "tls.key_file",
+    "tls.client_ca_file",
+    "principal.headers.name",
+    "principal.headers.from",
+    "principal.jwt.issuer",
+    "principal.jwt.audience",
+    "principal.jwt.jwks_file",
+    "principal.jwt.jwks_url",
+    "principal.jwt.required",
+    "principal.mtls",
     "policies",
     "ledger",
     "ledger_mac_key_file",
@@ -50,17 +68,8 @@ pub const MEMBERS: &[&str] = &[
 
 /// Settings whose value is a list; a flag is given once per element, a variable holds them with
 /// commas.
-const LISTS: &[&str] = &["mcp.allow_methods", "mcp.paths"];
-
-/// Members of the closed list that this version does not have, and what they are for.
-const NOT_YET: &[(&str, &str)] = &[
-    ("tls", "TLS on the data listener"),
-    ("principal", "principals by header, JWT or client certificate"),
-    ("upstream.ca_file", "TLS to the upstream"),
-    ("upstream.cert_file", "TLS to the upstream"),
-    ("upstream.key_file", "TLS to the upstream"),
-    ("upstream.server_name", "TLS to the upstream"),
-];
+const LISTS: &[&str] =
+    &["mcp.allow_methods", "mcp.paths", "principal.headers.from", "principal.jwt.audience"];
 
 /// The variable of a database's password, as every client of PostgreSQL reads it.
 pub const PASSWORD: &str = "PGPASSWORD";
@@ -296,13 +305,6 @@ impl Reader {
     }
 
     fn refuse_member(&mut self, origin: Origin, name: &str) {
-        let not_yet = NOT_YET.iter().find(|(member, _)| {
-            *member == name || name.strip_prefix(member).is_some_and(|rest| rest.starts_with('.'))
-        });
-        if let Some((member, what)) = not_yet {
-            let message = format!("`{member}` is not supported yet: it is for {what}");
-            return self.error(origin, message, "remove it");
-        }
         if is_section(name) {
             let members: Vec<&str> = MEMBERS
                 .iter()

@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Method, header};
 use super::headers::{self, Sifted};
 use super::target;
 use crate::call::refusal::Refusal;
-use crate::call::{Control, Head, Oddity};
+use crate::call::{Control, Head, Oddity, Origin};
 
 /// What decoding gives.
 #[derive(Debug)]
@@ -65,9 +65,18 @@ pub fn decode(
         }
         None => target::oddity(uri.path()),
     };
-    let span = None;
-    let head =
-        Head { method, uri, version, headers, authority, peer, nominated, expects_continue, span };
+    let head = Head {
+        method,
+        uri,
+        version,
+        headers,
+        authority,
+        peer,
+        nominated,
+        expects_continue,
+        origin: Origin::default(),
+        span: None,
+    };
     Ok(Decoded { head, control, oddity, stripped })
 }
 

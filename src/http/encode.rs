@@ -4,7 +4,9 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
 
+use super::grpc::is_grpc;
 use super::headers::IDEMPOTENCY_KEY;
+use super::injected::Injected;
 use crate::call::Head;
 use crate::call::refusal::Refusal;
 use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
@@ -22,7 +24,7 @@ const OWN: usize = 6;
 #[derive(Clone, Debug)]
 pub struct Hop {
     base: String,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    injected: Injected,
     host: Option<HeaderValue>,
     /// For HTTP/1.0, HTTP/1.1 and HTTP/2.
     via: [Option<HeaderValue>; 3],
@@ -30,17 +32,12 @@ pub struct Hop {
 
 impl Hop {
     /// `authority` is the upstream's, `base` the path under which its own paths lie, `pseudonym` our
-    /// name in `Via`; every request carries `headers`.
-    pub fn new(
-        authority: &str,
-        base: &str,
-        pseudonym: &str,
-        headers: &[(HeaderName, HeaderValue)],
-    ) -> Self {
+    /// name in `Via`; every request carries what is `injected`.
+    pub fn new(authority: &str, base: &str, pseudonym: &str, injected: &Injected) -> Self {
         let via = |version| HeaderValue::from_str(&format!("{version} {pseudonym}")).ok();
         Self {
             base: base.to_owned(),
-            headers: headers.to_vec(),
+            injected: injected.clone(),
             host: HeaderValue::from_str(authority).ok(),
             via: [via("1.0"), via("1.1"), via("2.0")],
         }
@@ -78,33 +75,72 @@ pub fn request_head(
     };
     let target = target.ok_or(Refusal::AmbiguousPath("no target"))?;
     // Once for all of ours, or the usual short list of headers would grow by each of them.
-    headers.reserve(OWN.saturating_add(hop.headers.len()));
+    headers.reserve(OWN.saturating_add(hop.injected.count()));
     if let Some(via) = hop.via(head.version) {
         headers.append(header::VIA, via.clone());
     }
     if let Some(host) = &hop.host {
         headers.insert(header::HOST, host.clone());
     }
-    // The peer is not a configured one, so what it says of others is not passed on (standards H-6).
-    headers.remove(header::FORWARDED);
-    headers.remove(FORWARDED_PORT);
-    headers.insert(FORWARDED_FOR, head.peer.clone());
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
-    if let Some(authority) = &head.authority {
-        headers.insert(FORWARDED_HOST, authority.clone());
+    if head.origin.is_listed {
+        append_forwarded(head, &mut headers);
+    } else {
+        // What a peer that is not listed says of others is not passed on (standards H-6).
+        headers.remove(header::FORWARDED);
+        headers.remove(FORWARDED_PORT);
+        headers.insert(FORWARDED_FOR, head.peer.clone());
+        headers.insert(FORWARDED_PROTO, scheme(head));
+        if let Some(authority) = &head.authority {
+            headers.insert(FORWARDED_HOST, authority.clone());
+        }
     }
     let has_doubles = headers.len() > headers.keys_len();
     if has_doubles && headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         join_cookies(&mut headers);
     }
-    for (name, value) in &hop.headers {
-        headers.insert(name.clone(), value.clone());
+    if is_grpc(&headers) {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
+    hop.injected.put(&mut headers);
     let (mut parts, ()) = http::Request::new(()).into_parts();
     parts.method = head.method.clone();
     parts.uri = Uri::from(target);
     parts.headers = headers;
     Ok(parts)
+}
+
+fn scheme(head: &Head) -> HeaderValue {
+    HeaderValue::from_static(if head.origin.is_tls { "https" } else { "http" })
+}
+
+/// Adds a listed peer to what it says of those before it; what it leaves out is as it looks from
+/// here (standards H-6).
+fn append_forwarded(head: &Head, headers: &mut HeaderMap) {
+    let peer = head.peer.to_str().unwrap_or("unknown");
+    if headers.contains_key(header::FORWARDED) {
+        // An IPv6 address is quoted and bracketed (RFC 7239 section 6).
+        let node =
+            if peer.contains(':') { format!("for=\"[{peer}]\"") } else { format!("for={peer}") };
+        append(headers, &header::FORWARDED, &node);
+    }
+    append(headers, &FORWARDED_FOR, peer);
+    headers.entry(FORWARDED_PROTO).or_insert_with(|| scheme(head));
+    if let Some(authority) = &head.authority {
+        headers.entry(FORWARDED_HOST).or_insert_with(|| authority.clone());
+    }
+}
+
+/// Adds an element to a list, which becomes one line.
+fn append(headers: &mut HeaderMap, name: &HeaderName, element: &str) {
+    let mut list: Vec<u8> = Vec::new();
+    for value in headers.get_all(name) {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(element.as_bytes());
+    if let Ok(value) = HeaderValue::from_bytes(&list) {
+        headers.insert(name.clone(), value);
+    }
 }
 
 /// Joins the crumbs that HTTP/2 may split `Cookie` into (standards H-8).
@@ -329,6 +365,7 @@ mod tests {
             peer: HeaderValue::from_static("127.0.0.1"),
             nominated: Vec::new(),
             expects_continue: false,
+            origin: crate::call::Origin::default(),
             span: None,
         }
     }
@@ -348,7 +385,7 @@ mod tests {
 
     #[test]
     fn h_4_h_15_every_request_says_who_sends_it() {
-        let hop = Hop::new("up:1", "/api", "takeback-1", &[]);
+        let hop = Hop::new("up:1", "/api", "takeback-1", &Injected::default());
         let mut from = HeaderMap::new();
         from.insert(header::VIA, "1.0 fred".parse().unwrap());
         from.insert("x-forwarded-for", "6.6.6.6".parse().unwrap());

@@ -3,6 +3,9 @@
 pub mod body;
 pub mod decode;
 pub mod encode;
+pub mod grpc;
 pub mod headers;
+pub mod injected;
 pub mod reply;
+pub mod signature;
 pub mod target;

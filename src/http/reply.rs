@@ -66,6 +66,9 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
     if let Refusal::ContentCoding = refusal {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
+    if let Refusal::Unauthenticated(_) = refusal {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Refusal::MethodRefused = refusal {
         let allowed = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE";
         headers.insert(header::ALLOW, HeaderValue::from_static(allowed));

@@ -84,7 +84,7 @@ impl Ask {
 
     /// A tool that was listed not too long ago.
     fn known(&self, principal: &Principal, name: &str) -> Option<Arc<Tool>> {
-        let (tool, seen) = self.shared.mcp.catalog.tool(&principal.id, name)?;
+        let (tool, seen) = self.shared.mcp.catalog.tool(&principal.credential, name)?;
         let now = self.shared.clock.instant();
         (now.saturating_duration_since(seen) < COUNTS).then_some(tool)
     }
@@ -98,7 +98,7 @@ impl Ask {
     ) -> Option<Arc<Tool>> {
         let McpState { asking, catalog, .. } = &self.shared.mcp;
         let mut hasher = DefaultHasher::new();
-        principal.id.hash(&mut hasher);
+        principal.credential.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % 16).unwrap_or(0);
         // One at a time for each caller; the others find what the first has learnt.
         let _turn = match asking.get(place) {
@@ -108,10 +108,10 @@ impl Ask {
         if let Some(tool) = self.known(principal, name) {
             return Some(tool);
         }
-        let known = catalog.tool(&principal.id, name);
+        let known = catalog.tool(&principal.credential, name);
         let is_learnt = self.learn(head, call, principal).await.is_some();
         // An upstream that does not list its tools right now has not changed them as far as is known.
-        let learnt = if is_learnt { catalog.tool(&principal.id, name) } else { known };
+        let learnt = if is_learnt { catalog.tool(&principal.credential, name) } else { known };
         learnt.map(|(tool, _)| tool)
     }
 
@@ -119,14 +119,14 @@ impl Ask {
     async fn learn(&self, head: &Head, call: &ToolCall, principal: &Principal) -> Option<()> {
         let catalog = &self.shared.mcp.catalog;
         let now = self.shared.clock.instant();
-        if !catalog.may_ask(&principal.id, now, RESTS) {
+        if !catalog.may_ask(&principal.credential, now, RESTS) {
             return None;
         }
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let answer = self.page(head, call, cursor.as_deref()).await?;
             let result = answer.result()?;
-            catalog.learn(&principal.id, result, now);
+            catalog.learn(&principal.credential, result, now);
             cursor = result.get("nextCursor").and_then(Value::as_str).map(|text| text.into_owned());
             if cursor.is_none() {
                 break;

@@ -373,9 +373,9 @@ mod tests {
         assert_eq!(ShownKey::of(&own, id, None).to_string(), id.to_string());
         assert_eq!(ShownKey::of(&given, id, None).to_string(), "sha256:173d0ddbff034193");
 
-        let weak = Principal { id: "w:abc".into(), is_weak: true };
+        let weak = Principal::weak("w:abc".into());
         assert_eq!(ShownPrincipal(&weak).to_string(), "w:abc");
-        let strong = Principal { id: "jane@example.org".into(), is_weak: false };
+        let strong = Principal { id: "jane@example.org".into(), is_weak: false, ..weak };
         let shown = ShownPrincipal(&strong).to_string();
         assert!(shown.starts_with("s:") && !shown.contains("jane"), "{shown}");
     }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::ask::Ask;
 use super::step::{Next, Stage, Step};
@@ -14,6 +15,7 @@ use crate::contract::class::Mode;
 use crate::contract::json::{Doc, Kind};
 use crate::contract::key::{Carrier, Key, Place};
 use crate::http::encode::{self, Hop};
+use crate::http::signature::{Change, broken_by};
 use crate::mcp::Era;
 use crate::mcp::catalog::Mirrored;
 use crate::mcp::headers::mirrored_value;
@@ -66,6 +68,12 @@ impl Carry {
     }
 
     fn carry(&self, mut fresh: Fresh, mirrored: &[Mirrored]) -> Result<Carried, Box<Refused>> {
+        // Early data can be sent again by whoever saw it (RFC 8470; standards H-25).
+        let early = fresh.write.head.headers.get("early-data");
+        let is_early = early.is_some_and(|early| early == "1");
+        if is_early && fresh.write.mode == Mode::Enforce {
+            return Err(fresh.write.refuse(Refusal::TooEarly));
+        }
         let ledger_id = fresh
             .continued
             .clone()
@@ -73,8 +81,12 @@ impl Carry {
             .unwrap_or_else(|| Key::from_entry(fresh.write.id));
         if fresh.write.mode == Mode::Observe {
             // What enforcement would have refused is said, and never written as allowed.
-            let refused = self.wire(&fresh, &fresh.write.operation().carrier, &ledger_id, mirrored);
-            let refused = refused.err().map(|refusal| refusal.code());
+            let carrier = &fresh.write.operation().carrier;
+            let refused = match is_early {
+                true => Some(Refusal::TooEarly),
+                false => self.wire(&fresh, carrier, &ledger_id, mirrored, Mode::Enforce).err(),
+            };
+            let refused = refused.map(|refusal| refusal.code());
             fresh.write.would = fresh.write.would.or(refused);
         }
         let write = &fresh.write;
@@ -90,7 +102,8 @@ impl Carry {
             (true, Some(_)) => KeyResult::CallerSupplied,
             (true, None) => KeyResult::Injected,
         };
-        let wire = self.wire(&fresh, carrier, &ledger_id, mirrored).map_err(|refusal| {
+        let mode = write.mode;
+        let wire = self.wire(&fresh, carrier, &ledger_id, mirrored, mode).map_err(|refusal| {
             if refusal == Refusal::KeyConflict {
                 write.metrics.keys.count(KeyResult::Conflict);
             }
@@ -107,6 +120,7 @@ impl Carry {
         carrier: &Carrier,
         key: &Key,
         mirrored: &[Mirrored],
+        mode: Mode,
     ) -> Result<Wire, Refusal> {
         let write = &fresh.write;
         let is_declared =
@@ -155,10 +169,48 @@ impl Carry {
             }
         };
         ask_for_identity(&mut headers);
+        if mode == Mode::Enforce {
+            is_signed(fresh, carrier, &headers, target.as_deref(), &body)?;
+        }
         set_length(&mut headers, &write.head.method, body.len());
         let head = encode::request_head(&write.head, headers, target.as_deref(), &self.hop)?;
         Ok(Wire { head, body })
     }
+}
+
+/// Refuses what would break a signature of the caller's (standards C-9).
+fn is_signed(
+    fresh: &Fresh,
+    carrier: &Carrier,
+    headers: &HeaderMap,
+    target: Option<&str>,
+    body: &Bytes,
+) -> Result<(), Refusal> {
+    let write = &fresh.write;
+    let (head, came) = (&write.head, &write.head.headers);
+    let is_changed = |name: &HeaderName| headers.get(name) != came.get(name);
+    let asked = head.uri.path_and_query().map(PathAndQuery::as_str);
+    let is_rewritten = match &write.form {
+        Form::Http { body: sent, .. } => body != sent.bytes(),
+        Form::Mcp { call, .. } => body != call.message().body(),
+    };
+    let mut changes = Vec::new();
+    if let Place::Header(name) = &carrier.place
+        && is_changed(name)
+    {
+        changes.push(Change::Header(name));
+    }
+    if target.is_some() && target != asked {
+        changes.push(Change::Query);
+    }
+    if is_rewritten {
+        changes.push(Change::Body);
+    }
+    if is_changed(&header::ACCEPT_ENCODING) {
+        changes.push(Change::Header(&header::ACCEPT_ENCODING));
+    }
+    let broken = changes.into_iter().find_map(|change| broken_by(came, head.query(), change));
+    broken.map_or(Ok(()), |signature| Err(Refusal::BreaksSignature(signature)))
 }
 
 /// Keeps the headers equal to the arguments that they mirror (standards MCP-15).

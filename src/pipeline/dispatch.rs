@@ -88,6 +88,8 @@ impl Stage<Attempt> for Dispatch {
                 NotSentReason::ConnectTimeout => ConnectError::Timeout,
                 NotSentReason::Dns => ConnectError::Dns,
                 NotSentReason::PoolTimeout => ConnectError::Pool,
+                NotSentReason::Refused => ConnectError::RefusedStream,
+                NotSentReason::Tls => ConnectError::Tls,
             });
         }
         Observation { sent, elapsed }

@@ -19,7 +19,7 @@ use super::live::Live;
 use super::{Form, Shared, Write, session};
 use crate::call::digest::is_credential;
 use crate::call::payload::{self, Body};
-use crate::call::{Head, Principal};
+use crate::call::{Head, Origin, Principal};
 use crate::contract::class::{Class, ResponseSource};
 use crate::contract::json::{Doc, Value, write_string};
 use crate::http::encode::Hop;
@@ -136,7 +136,7 @@ impl Fetch {
     pub async fn call(&self, live: &Live, tool: &str, arguments: &str) -> Result<Got, String> {
         let source = read_tool(live, tool)?;
         let ask = self.ask();
-        let principal = Principal { id: OWN.into(), is_weak: false };
+        let principal = Principal { id: OWN.into(), credential: OWN.into(), is_weak: false };
         let path = &self.shared.settings.mcp.path;
         let head = Head {
             method: Method::POST,
@@ -147,6 +147,7 @@ impl Fetch {
             peer: HeaderValue::from_static("unknown"),
             nominated: Vec::new(),
             expects_continue: false,
+            origin: Origin::default(),
             span: None,
         };
         let head = session::mcp_head(&head, path).ok_or("the MCP path is none")?;
@@ -231,9 +232,10 @@ impl Fetch {
                 headers.append(name.clone(), value.clone());
             }
         }
-        for (name, value) in target.headers.iter().chain(&settings.upstream_headers) {
+        for (name, value) in &target.headers {
             headers.insert(name.clone(), value.clone());
         }
+        settings.upstream_headers.put(headers);
         Ok(request)
     }
 }

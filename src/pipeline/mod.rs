@@ -64,6 +64,7 @@ use crate::contract::operation::{Operation, Target as OperationTarget};
 use crate::contract::path::Request;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
+use crate::http::injected::Injected;
 use crate::ledger::{Expected, Ledger};
 use crate::mcp::answer::Reports;
 use crate::mcp::catalog::Catalog;
@@ -73,6 +74,7 @@ use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
 use crate::metrics::{Decision, Metrics, OperationMetrics};
 use crate::policy::Served;
+use crate::principal::Sources;
 use crate::tasks::Tasks;
 use confirmation::{Nonce, Sealer};
 use elsewhere::Elsewhere;
@@ -124,7 +126,9 @@ pub struct Settings {
     /// The path under which the upstream's own paths lie; empty or without a trailing slash.
     pub upstream_base: String,
     /// Headers that every request to the upstream carries: its credential, where we hold it.
-    pub upstream_headers: Vec<(HeaderName, HeaderValue)>,
+    pub upstream_headers: Injected,
+    /// What says who calls, beside the credentials.
+    pub principals: Sources,
     /// What is special to MCP.
     pub mcp: McpSettings,
     /// Where spans go, where somebody collects them.
@@ -209,9 +213,18 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Who calls: the weak principal, a keyed hash of all credentials together, so that two at once
-    /// are one principal of both (standards MCP-49; contract section 9).
+    /// Who calls (standards MCP-49): who a strong source names, else the weak principal.
     pub fn principal(&self, head: &Head) -> Principal {
+        let weak = self.weak_principal(head);
+        match &head.origin.principal {
+            None => weak,
+            Some(id) => Principal { id: Arc::clone(id), is_weak: false, ..weak },
+        }
+    }
+
+    /// A keyed hash of all credentials together, so that two at once are one principal of both
+    /// (contract section 9).
+    fn weak_principal(&self, head: &Head) -> Principal {
         let mut credentials: Vec<(String, Vec<u8>)> = head
             .headers
             .iter()
@@ -222,7 +235,7 @@ impl Shared {
             return Principal::anonymous();
         }
         credentials.sort();
-        Principal { id: self.sealer.principal(credentials).into(), is_weak: true }
+        Principal::weak(self.sealer.principal(credentials).into())
     }
 
     /// The session that a message belongs to.

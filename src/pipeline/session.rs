@@ -39,11 +39,11 @@ pub async fn client(
     path: &str,
 ) -> Result<Arc<Client>, Refusal> {
     let clients = &ask.shared.mcp.clients;
-    if let Some(client) = clients.find(&principal.id) {
+    if let Some(client) = clients.find(&principal.credential) {
         return Ok(client);
     }
     let made = introduce(ask, head, path).await?;
-    Ok(clients.put(Arc::clone(&principal.id), made))
+    Ok(clients.put(Arc::clone(&principal.credential), made))
 }
 
 /// Asks what the upstream speaks: the revision without sessions first.

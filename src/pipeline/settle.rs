@@ -41,6 +41,7 @@ use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
+use crate::http::grpc::{self, is_grpc};
 use crate::http::headers::{REPLAYED, sift_answer, sift_trailers};
 use crate::ledger::{self, Answer, Cause, Finish, Finished, Record, State, Stored};
 use crate::mcp::Era;
@@ -137,6 +138,8 @@ struct About {
     would: Option<&'static str>,
     tool: Option<(Id, Era)>,
     authority: Option<HeaderValue>,
+    is_tls: bool,
+    is_grpc: bool,
 }
 
 impl About {
@@ -151,6 +154,8 @@ impl About {
             would: read.would,
             tool,
             authority: read.call.head.authority.clone(),
+            is_tls: read.call.head.origin.is_tls,
+            is_grpc: is_grpc(&read.call.head.headers),
         }
     }
 
@@ -180,7 +185,8 @@ impl About {
         let (response, report) = match sent {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
-                pass_headers(shared, &mut parts, self.authority.as_ref());
+                let asked = Asked { authority: self.authority.as_ref(), is_tls: self.is_tls };
+                pass_headers(shared, &mut parts, asked);
                 let body = passed(shared, body);
                 match &self.tool {
                     None if is_endless(&parts.headers, &body) => {
@@ -217,6 +223,7 @@ impl About {
 
     fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
         match &self.tool {
+            None if self.is_grpc => (notice.grpc(None), Some(self.header())),
             None => (notice.problem(None), Some(self.header())),
             Some((id, era)) => (notice.result(id, *era, &self.json()), None),
         }
@@ -310,9 +317,14 @@ impl Case {
             }
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
-                pass_headers(&self.shared, &mut parts, self.write().head.authority.as_ref());
+                let head = &self.write().head;
+                let (authority, is_tls) = (head.authority.as_ref(), head.origin.is_tls);
+                pass_headers(&self.shared, &mut parts, Asked { authority, is_tls });
                 let body = passed(&self.shared, body);
                 match &self.write().form {
+                    Form::Http { .. } if is_grpc(&parts.headers) => {
+                        self.grpc_answer(parts, body, elapsed).await
+                    }
                     Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
                 }
@@ -396,6 +408,47 @@ impl Case {
                 self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
             }
         }
+    }
+
+    /// Over gRPC the answer is held up to its end, which says what came of the call. One that is too
+    /// long is passed on, and its outcome is unknown.
+    async fn grpc_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
+        let status = parts.status.as_u16();
+        let limit = self.shared.settings.limits.response_body_bytes;
+        let (body, end) = match collect_prefix(body, limit, &self.shared.budget, None).await {
+            Prefix::Whole(collected) => {
+                let bytes = collected.bytes().clone();
+                let end = collected.trailers().cloned();
+                let body = match end.clone() {
+                    Some(trailers) => Body::trailed(bytes, trailers),
+                    None => Body::full(bytes),
+                };
+                (body.hold(collected), end)
+            }
+            Prefix::Partial { why: Partial::Broken, .. } => {
+                let conclusion =
+                    conclude(self.as_ref(), &Dispatched::lost(Cause::TruncatedBody), None);
+                let notice = Notice::WriteLost(LostReason::Reset);
+                return self.noticed(&notice, conclusion, elapsed);
+            }
+            Prefix::Partial { why: Partial::Idle, .. } => {
+                let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Timeout), None);
+                let notice = Notice::WriteLost(LostReason::TotalTimeout);
+                return self.noticed(&notice, conclusion, elapsed);
+            }
+            Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => (body, None),
+        };
+        let disposition = match end {
+            Some(end) => grpc::disposition(&end),
+            None if grpc::ends(&parts.headers) => grpc::disposition(&parts.headers),
+            // A proxy on the way answered, by a status of HTTP's.
+            None if !parts.status.is_success() => {
+                self.write().operation().statuses.classify(status)
+            }
+            None => Disposition::Ambiguous,
+        };
+        let conclusion = conclude(self.as_ref(), &Dispatched::answered(disposition, status), None);
+        self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
     }
 
     async fn tool_answer(self: Arc<Self>, parts: Parts, body: Body, elapsed: Duration) -> Settled {
@@ -625,7 +678,11 @@ impl Case {
         let entry = (!self.identity.is_unrecorded).then_some(self.identity.entry);
         match &self.write().form {
             Form::Http { .. } => {
-                let response = notice.problem(entry);
+                let response = if is_grpc(&self.write().head.headers) {
+                    notice.grpc(entry)
+                } else {
+                    notice.problem(entry)
+                };
                 self.reply(response, Some(report.to_header(MAX_HEADER)), elapsed).into()
             }
             Form::Mcp { call, .. } => {
@@ -1003,15 +1060,24 @@ pub fn void_old_body(headers: &mut HeaderMap) {
     headers.remove(header::ETAG);
 }
 
+/// Where a caller thinks that it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The authority that it named.
+    pub authority: Option<&'a HeaderValue>,
+    /// It speaks TLS to us.
+    pub is_tls: bool,
+}
+
 /// What is passed on of an answer's head.
-pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&HeaderValue>) {
+pub fn pass_headers(shared: &Shared, parts: &mut Parts, asked: Asked<'_>) {
     let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
     }
     for name in [header::LOCATION, header::CONTENT_LOCATION] {
         if let Some(value) = parts.headers.get(&name)
-            && let Some(ours) = relocated(shared, value, authority)
+            && let Some(ours) = relocated(shared, value, asked)
         {
             parts.headers.insert(name, ours);
         }
@@ -1020,11 +1086,7 @@ pub fn pass_headers(shared: &Shared, parts: &mut Parts, authority: Option<&Heade
 }
 
 /// A location under the upstream's authority, as a location under ours (contract section 9).
-fn relocated(
-    shared: &Shared,
-    value: &HeaderValue,
-    authority: Option<&HeaderValue>,
-) -> Option<HeaderValue> {
+fn relocated(shared: &Shared, value: &HeaderValue, asked: Asked<'_>) -> Option<HeaderValue> {
     let settings = &shared.settings;
     let text = value.to_str().ok()?;
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
@@ -1033,7 +1095,8 @@ fn relocated(
         return None;
     }
     let path = path.strip_prefix(settings.upstream_base.as_str()).unwrap_or(path);
-    HeaderValue::from_str(&format!("http://{}{path}", authority?.to_str().ok()?)).ok()
+    let scheme = if asked.is_tls { "https" } else { "http" };
+    HeaderValue::from_str(&format!("{scheme}://{}{path}", asked.authority?.to_str().ok()?)).ok()
 }
 
 /// An answer's trailers are passed on, but for reports that are not ours.

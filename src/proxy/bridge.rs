@@ -102,9 +102,9 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 return refuse(Refusal::CallBody("the call cannot be written"));
             };
             if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
-                let is_known = self.cx.shared.mcp.catalog.knows(&principal.id);
+                let is_known = self.cx.shared.mcp.catalog.knows(&principal.credential);
                 if client.session.is_some() && !is_known && !is_last {
-                    clients.forget(&principal.id, &client);
+                    clients.forget(&principal.credential, &client);
                     continue;
                 }
                 return refuse(if is_known {
@@ -126,7 +126,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten && !is_last {
-                clients.forget(&principal.id, &client);
+                clients.forget(&principal.credential, &client);
                 continue;
             }
             return self.told(answered, &id, permit, peer, began).await;

@@ -261,7 +261,7 @@ async fn observed(
 /// A page of tools with what the policy says of them.
 fn decorated(shared: &Shared, live: &Live, principal: &Principal, answer: &Answer) -> Rewrite {
     let Some(result) = answer.result() else { return Rewrite::Keep };
-    shared.mcp.catalog.learn(&principal.id, result, shared.clock.instant());
+    shared.mcp.catalog.learn(&principal.credential, result, shared.clock.instant());
     let edits = decorate(result, |tool| {
         let name = tool.get("name")?.as_str()?;
         let group = live.snapshot.find_tool(&name)?;
@@ -354,7 +354,7 @@ impl Standing {
         let elsewhere = &self.shared.mcp.elsewhere;
         if let Some(method) = root.get("method").and_then(Value::as_str) {
             if method == "notifications/tools/list_changed" {
-                self.shared.mcp.catalog.forget(&self.principal.id);
+                self.shared.mcp.catalog.forget(&self.principal.credential);
             }
             let is_news = ["notifications/tasks", "notifications/tasks/status"].contains(&&*method);
             let params = root.get("params").filter(|_| is_news)?;

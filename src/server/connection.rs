@@ -28,7 +28,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::delivery::{DeliveryHandle, Shared, Watched};
-use super::{Arrival, Drain, Limits, Peer};
+use super::stream::Stream;
+use super::{Arrival, Drain, Limits, Peer, Security};
 use crate::call::payload::{Body, BodyError};
 use crate::tasks::Tasks;
 
@@ -64,9 +65,10 @@ pub(super) enum Ended {
 
 /// Serves one connection to its end.
 pub(super) async fn serve<S, F>(
-    mut stream: TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
     limits: Arc<Limits>,
+    security: Arc<Security>,
     service: Arc<S>,
     tasks: Tasks,
     drain: Drain,
@@ -79,6 +81,9 @@ where
         tracing::debug!(%error, "a connection ended before it was served");
         return Ended::Closed;
     }
+    let Some(mut stream) = secured(stream, &security, &limits, &drain).await else {
+        return Ended::Closed;
+    };
     let Some((version, prefix)) = first_bytes(&mut stream, &limits, &drain).await else {
         return Ended::Closed;
     };
@@ -90,7 +95,8 @@ where
         return Ended::Closed;
     };
     let delivery = DeliveryHandle::new(Arc::clone(&shared));
-    let peer = Peer { address, forwarded, delivery };
+    let (is_tls, name) = (stream.is_tls(), security.name(&stream));
+    let peer = Peer { address, forwarded, delivery, is_tls, name };
     let io = Watched::new(stream, prefix, Arc::clone(&shared), Arc::clone(&state.has_read));
     let of_calls = Arc::clone(&state);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -142,10 +148,39 @@ enum Version {
     Http2,
 }
 
+/// The handshake, where connections must speak TLS; `None` if it fails, takes longer than a head may,
+/// or the drain begins.
+async fn secured(
+    stream: TcpStream,
+    security: &Security,
+    limits: &Limits,
+    drain: &Drain,
+) -> Option<Stream> {
+    let Some(tls) = &security.tls else { return Some(Stream::Plain(stream)) };
+    // Boxed: a plain connection's task has no room for a handshake.
+    let shaking = Box::pin(tokio::time::timeout(limits.head, tls.acceptor().accept(stream)));
+    tokio::select! {
+        biased;
+        // Lost: a handshake whose request would not be served any more.
+        () = drain.begun() => None,
+        shaken = shaking => match shaken {
+            Ok(Ok(stream)) => Some(Stream::Tls(Box::new(stream))),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a TLS handshake failed");
+                None
+            }
+            Err(_) => {
+                tracing::debug!("a TLS handshake took too long");
+                None
+            }
+        },
+    }
+}
+
 /// Reads until it is clear which protocol this is; `None` if the client says nothing in time,
 /// leaves, or the drain begins.
 async fn first_bytes(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     limits: &Limits,
     drain: &Drain,
 ) -> Option<(Version, Bytes)> {
@@ -232,7 +267,7 @@ trait Connection: Future<Output = hyper::Result<()>> {
     fn shut_down(self: Pin<&mut Self>);
 }
 
-impl<S, B> Connection for http1::Connection<TokioIo<Watched<TcpStream>>, S>
+impl<S, B> Connection for http1::Connection<TokioIo<Watched<Stream>>, S>
 where
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -244,7 +279,7 @@ where
     }
 }
 
-impl<S, B> Connection for http2::Connection<TokioIo<Watched<TcpStream>>, S, Streams>
+impl<S, B> Connection for http2::Connection<TokioIo<Watched<Stream>>, S, Streams>
 where
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Future: Send + 'static,

@@ -1,21 +1,31 @@
-//! Where the upstream is, and getting a connection to it.
+//! Where the upstream is, and getting a connection to it, through TLS where it wants that.
 //!
 //! A name is looked up for each connection, so a moved upstream is found without a restart. The
 //! addresses are tried in the order of the lookup, each with a fair part of the time that is left,
-//! so that one that swallows packets does not use up the time of one that works.
+//! so that one that swallows packets does not use up the time of one that works. A failed handshake
+//! is not tried at another address: it is the upstream that answered.
+//!
+//! With TLS 1.3 a server judges our certificate after we have begun to send; its refusal is an alert
+//! that comes in place of the first byte. [`Refusal`] remembers it: a server that never finished its
+//! handshake has read no request.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::client::TlsStream;
 
-use super::NotSentReason;
+use super::{NotSentReason, Protocol};
+use crate::tls::ClientTls;
 
 /// A host and a port, such as `gateway.example:8080`, `10.0.0.7:80` or `[::1]:8080`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,10 +96,106 @@ impl fmt::Display for Authority {
 /// A connection before HTTP.
 pub(super) enum Transport {
     Tcp(TcpStream),
+    Tls(Box<Secured>),
 }
 
-/// Connects before `deadline`.
-pub(super) async fn connect(to: &Authority, deadline: Instant) -> Result<Transport, NotSentReason> {
+/// A connection through TLS.
+pub(super) struct Secured {
+    stream: TlsStream<TcpStream>,
+    refusal: Refusal,
+    has_read: bool,
+}
+
+/// Whether the upstream refused our certificate in place of an answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refusal(Arc<AtomicBool>);
+
+impl Refusal {
+    pub(super) fn has_come(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Secured {
+    /// Looks at an error: an alert about certificates before any byte of the upstream's is a refusal.
+    fn look(&self, error: &io::Error) {
+        let inner = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+        let Some(rustls::Error::AlertReceived(alert)) = inner else { return };
+        let is_about_us = matches!(
+            alert,
+            AlertDescription::AccessDenied
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRequired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateUnknown
+                // Of the handshake: a signature in it is wrong. A record that is gets another.
+                | AlertDescription::DecryptError
+                | AlertDescription::HandshakeFailure
+                | AlertDescription::UnknownCA
+                | AlertDescription::UnsupportedCertificate
+        );
+        if is_about_us && !self.has_read {
+            tracing::warn!(?alert, "the upstream refuses the client certificate");
+            self.refusal.0.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Transport {
+    /// Both sides speak HTTP/2.
+    pub(super) fn is_http2(&self, protocol: &Protocol) -> bool {
+        match (self, protocol) {
+            (Self::Tcp(_), Protocol::ClearHttp2) => true,
+            (Self::Tcp(_), Protocol::Clear | Protocol::Tls(_)) => false,
+            (Self::Tls(secured), _) => {
+                secured.stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice())
+            }
+        }
+    }
+
+    /// Tells later whether our certificate was refused.
+    pub(super) fn refusal(&self) -> Refusal {
+        match self {
+            Self::Tcp(_) => Refusal::default(),
+            Self::Tls(secured) => secured.refusal.clone(),
+        }
+    }
+}
+
+/// Connects before `deadline`, through TLS if the protocol says so.
+pub(super) async fn connect(
+    to: &Authority,
+    protocol: &Protocol,
+    deadline: Instant,
+) -> Result<Transport, NotSentReason> {
+    let stream = connect_any(to, deadline).await?;
+    match protocol {
+        Protocol::Clear | Protocol::ClearHttp2 => Ok(Transport::Tcp(stream)),
+        Protocol::Tls(tls) => secure(stream, tls, deadline).await,
+    }
+}
+
+async fn secure(
+    stream: TcpStream,
+    tls: &ClientTls,
+    deadline: Instant,
+) -> Result<Transport, NotSentReason> {
+    let (connector, name) = tls.connector();
+    match timeout_at(deadline, connector.connect(name, stream)).await {
+        Ok(Ok(stream)) => {
+            let refusal = Refusal::default();
+            Ok(Transport::Tls(Box::new(Secured { stream, refusal, has_read: false })))
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the TLS handshake with the upstream failed");
+            Err(NotSentReason::Tls)
+        }
+        Err(_) => Err(NotSentReason::ConnectTimeout),
+    }
+}
+
+async fn connect_any(to: &Authority, deadline: Instant) -> Result<TcpStream, NotSentReason> {
     let addresses = match &to.host {
         Host::Address(address) => vec![SocketAddr::new(*address, to.port)],
         Host::Name(name) => look_up(name, to.port, deadline).await?,
@@ -101,7 +207,7 @@ pub(super) async fn connect(to: &Authority, deadline: Instant) -> Result<Transpo
         let share = deadline.saturating_duration_since(now) / left.max(1);
         left = left.saturating_sub(1);
         match timeout_at(now + share, connect_tcp(address)).await {
-            Ok(Ok(stream)) => return Ok(Transport::Tcp(stream)),
+            Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%address, %error, "connecting to the upstream failed");
                 reason = NotSentReason::Connect;
@@ -141,6 +247,16 @@ impl AsyncRead for Transport {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(secured) => {
+                let before = buffer.filled().len();
+                let polled = Pin::new(&mut secured.stream).poll_read(cx, buffer);
+                match &polled {
+                    Poll::Ready(Err(error)) => secured.look(error),
+                    Poll::Ready(Ok(())) => secured.has_read |= buffer.filled().len() > before,
+                    Poll::Pending => {}
+                }
+                polled
+            }
         }
     }
 }
@@ -153,6 +269,7 @@ impl AsyncWrite for Transport {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_write(cx, bytes),
         }
     }
 
@@ -163,24 +280,28 @@ impl AsyncWrite for Transport {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Tls(secured) => secured.stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_shutdown(cx),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! One connection to the upstream: both halves of hyper's, its timer, and the answer being read.
+//! One call's way to the upstream: hyper's sending half, its timer, and the answer being read.
 //!
-//! It is one box for the connection's whole life. While an answer streams the box *is* the body's
+//! With HTTP/1.1 that is a connection, with HTTP/2 a share of one, which goes with the call. The
+//! first is one box for the connection's whole life. While an answer streams the box *is* the body's
 //! source; at the end it goes back to the pool, and if it is dropped before, the connection closes
 //! with it, however much of its request was written. Nothing else drives it: the task that waits
 //! for the answer reads and writes the socket itself, which saves each call two wakes of another
@@ -15,12 +16,14 @@ use std::time::Duration;
 
 use http_body::{Body as _, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{Builder, Connection, SendRequest};
+use hyper::client::conn::http1::{Builder, Connection};
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::NotSentReason;
-use super::connect::Transport;
+use super::connect::{Refusal, Transport};
+use super::mux::Share;
 use super::pool::Place;
 use super::signal::{Next, Signal};
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
@@ -33,15 +36,26 @@ const MAX_HEAD: usize = 64 * 1024;
 const ROUNDS: usize = 8;
 
 pub(super) struct Link {
-    pub(super) sender: SendRequest<Body>,
-    pub(super) wire: Wire,
+    pub(super) way: Way,
     pub(super) timer: Pin<Box<Sleep>>,
     pub(super) born: Instant,
     pub(super) idle_since: Instant,
+    /// Of the TLS configuration that it was made under.
+    pub(super) generation: u64,
+    pub(super) refusal: Refusal,
     /// None while it is idle.
     place: Option<Place>,
     answer: Option<Answer>,
     is_reusable: bool,
+}
+
+/// What takes a request.
+#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one, and boxed")]
+pub(super) enum Way {
+    /// A connection of its own, which whoever waits drives.
+    Own { sender: http1::SendRequest<Body>, wire: Wire },
+    /// A share of one that has a task.
+    Shared { sender: http2::SendRequest<Body>, _share: Share },
 }
 
 struct Answer {
@@ -62,40 +76,79 @@ enum Waiting {
 impl Link {
     pub(super) async fn open(
         transport: Transport,
+        generation: u64,
         place: Place,
     ) -> Result<Box<Self>, NotSentReason> {
+        let refusal = transport.refusal();
         let handshake =
             Builder::new().max_header_size(MAX_HEAD).handshake(TokioIo::new(transport)).await;
         let Ok((sender, connection)) = handshake else { return Err(NotSentReason::Closed) };
+        let way = Way::Own { sender, wire: Wire::new(connection) };
+        Ok(Self::new(way, refusal, generation, place))
+    }
+
+    /// A share of a connection, for one call.
+    pub(super) fn shared(
+        sender: http2::SendRequest<Body>,
+        share: Share,
+        refusal: Refusal,
+        place: Place,
+    ) -> Box<Self> {
+        Self::new(Way::Shared { sender, _share: share }, refusal, 0, place)
+    }
+
+    fn new(way: Way, refusal: Refusal, generation: u64, place: Place) -> Box<Self> {
         let now = Instant::now();
-        Ok(Box::new(Self {
-            sender,
-            wire: Wire::new(connection),
+        Box::new(Self {
+            is_reusable: matches!(way, Way::Own { .. }),
+            way,
             timer: Box::pin(sleep_until(now)),
             born: now,
             idle_since: now,
+            generation,
+            refusal,
             place: Some(place),
             answer: None,
-            is_reusable: true,
-        }))
+        })
     }
 
     /// hyper has finished with the last call and waits for another.
     pub(super) fn is_ready(&self) -> bool {
-        self.sender.is_ready()
+        match &self.way {
+            Way::Own { sender, .. } => sender.is_ready(),
+            Way::Shared { sender, .. } => sender.is_ready(),
+        }
     }
 
     /// Of an idle one: has the socket do what is due, and says as [`Link::is_ready`] whether it is
     /// still good. One that was closed by its peer, or got bytes nobody asked for, is not.
     pub(super) fn look(&mut self) -> bool {
-        self.wire.look();
+        if let Way::Own { wire, .. } = &mut self.way {
+            wire.look();
+        }
         self.is_ready()
+    }
+
+    /// Who is told from here on of what comes on it.
+    pub(super) fn tell(&self, waker: &Waker) {
+        if let Way::Own { wire, .. } = &self.way {
+            wire.signal.tell(waker);
+        }
+    }
+
+    /// As [`Link::tell`], of one that has served its call; nobody is told without a waker.
+    pub(super) fn rest(&self, waker: Option<&Waker>) {
+        if let Way::Own { wire, .. } = &self.way {
+            wire.signal.rest(waker);
+        }
     }
 
     pub(super) fn occupy(&mut self, place: Place) {
         self.place = Some(place);
         // The request that it is about to get is no news for the sweeper.
-        self.wire.signal.mute();
+        if let Way::Own { wire, .. } = &self.way {
+            wire.signal.mute();
+        }
     }
 
     pub(super) fn forbid_reuse(&mut self) {
@@ -136,7 +189,11 @@ impl Answer {
 impl Source for Link {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
-        let frame = self.wire.poll(cx, |cx| Pin::new(&mut answer.incoming).poll_frame(cx));
+        let mut take = |cx: &mut Context<'_>| Pin::new(&mut answer.incoming).poll_frame(cx);
+        let frame = match &mut self.way {
+            Way::Own { wire, .. } => wire.poll(cx, take),
+            Way::Shared { .. } => take(cx),
+        };
         if let Poll::Ready(frame) = frame {
             answer.waiting = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Truncated)));
@@ -177,7 +234,7 @@ impl Source for Link {
 pub(super) struct Wire {
     /// None once it has ended: only its drop hands back a request that it had not begun to write.
     connection: Option<Connection<TokioIo<Transport>, Body>>,
-    pub(super) signal: Arc<Signal>,
+    signal: Arc<Signal>,
     of_driver: Waker,
     of_taker: Waker,
 }

@@ -1,7 +1,11 @@
 //! The connections of one worker to the upstream.
 //!
-//! Last in, first out, so that under light load few connections stay warm and the rest expire. One
-//! lock, never held across a wait, and contended by nobody but the worker itself.
+//! HTTP/1.1: last in, first out, so that under light load few connections stay warm and the rest
+//! expire. One lock, never held across a wait, and contended by nobody but the worker itself.
+//!
+//! HTTP/2: calls share what there is (`mux.rs`). Which of the two it is, TLS tells at the first
+//! connection; until then, and while it is HTTP/2, connections are made one at a time, and whoever
+//! waited for one looks first whether it has room.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -16,7 +20,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connect::connect;
 use super::link::Link;
-use super::{Config, NotSentReason, Usage};
+use super::mux::Shared;
+use super::{Config, NotSentReason, Protocol, Usage};
 use crate::tasks::Tasks;
 
 pub(super) struct Pool {
@@ -24,6 +29,10 @@ pub(super) struct Pool {
     tasks: Tasks,
     /// One permit per connection that may be in use; fair, so waiting calls are served in order.
     free: Semaphore,
+    /// One permit, for whoever makes a connection that calls may share.
+    making: Semaphore,
+    /// The upstream was seen to speak HTTP/1.1: connections are not shared.
+    is_http1: AtomicBool,
     idle: Mutex<Idle>,
     is_closed: AtomicBool,
 }
@@ -33,6 +42,8 @@ struct Idle {
     /// Oldest first.
     #[expect(clippy::vec_box, reason = "the box is the answer's body, not this list's")]
     links: Vec<Box<Link>>,
+    /// Connections that calls share, in use or not.
+    shared: Vec<Shared>,
     /// A sweeper runs, or is about to.
     is_swept: bool,
     /// It, once it has begun: told of what comes on an idle connection.
@@ -42,8 +53,16 @@ struct Idle {
 impl Pool {
     pub(super) fn new(config: Config, tasks: Tasks) -> Self {
         let free = Semaphore::new(config.connections.clamp(1, Semaphore::MAX_PERMITS));
-        let idle = Mutex::new(Idle::default());
-        Self { config, tasks, free, idle, is_closed: AtomicBool::new(false) }
+        let is_http1 = matches!(config.protocol, Protocol::Clear);
+        Self {
+            config,
+            tasks,
+            free,
+            making: Semaphore::new(1),
+            is_http1: AtomicBool::new(is_http1),
+            idle: Mutex::new(Idle::default()),
+            is_closed: AtomicBool::new(false),
+        }
     }
 
     /// A connection that is ready for a request, an idle one if `may_reuse`; and the time, which is
@@ -54,20 +73,100 @@ impl Pool {
         now: Instant,
         may_reuse: bool,
     ) -> Result<(Box<Link>, Instant), NotSentReason> {
-        let (place, now) = match self.free.try_acquire() {
+        let (mut place, now) = match self.free.try_acquire() {
             Ok(permit) => (self.place(permit), now),
             Err(_) => (self.wait_for_place(deadline).await?, Instant::now()),
         };
-        if may_reuse && let Some(mut link) = self.take_idle(now) {
-            link.occupy(place);
-            return Ok((link, now));
+        if may_reuse {
+            if let Some(mut link) = self.take_idle(now) {
+                link.occupy(place);
+                return Ok((link, now));
+            }
+            place = match self.share(place, now, None) {
+                Ok(link) => return Ok((link, now)),
+                Err(place) => place,
+            };
         }
         // Boxed: a call that finds an idle connection has no room for making one.
-        Box::pin(async {
-            let transport = connect(&self.config.authority, deadline).await?;
-            Ok((Link::open(transport, place).await?, Instant::now()))
-        })
-        .await
+        let link = Box::pin(self.make(place, deadline)).await?;
+        Ok((link, Instant::now()))
+    }
+
+    /// Makes a connection, or finds that another call has made one meanwhile that has room.
+    async fn make(
+        self: &Arc<Self>,
+        mut place: Place,
+        deadline: Instant,
+    ) -> Result<Box<Link>, NotSentReason> {
+        let asked = Instant::now();
+        let _turn = self.turn(deadline).await?;
+        place = match self.share(place, asked, Some(asked)) {
+            Ok(link) => return Ok(link),
+            Err(place) => place,
+        };
+        let Config { authority, protocol, .. } = &self.config;
+        let generation = protocol.generation();
+        let transport = connect(authority, protocol, deadline).await?;
+        if !transport.is_http2(protocol) {
+            self.is_http1.store(true, Ordering::Relaxed);
+            return Link::open(transport, generation, place).await;
+        }
+        self.is_http1.store(false, Ordering::Relaxed);
+        let shared = Shared::open(transport, generation, &self.tasks).await?;
+        self.keep(shared);
+        // A connection that allows no stream at all serves nobody.
+        self.share(place, asked, Some(asked)).map_err(|_| NotSentReason::Closed)
+    }
+
+    /// The turn to make a connection; none is needed where connections are not shared.
+    async fn turn(&self, deadline: Instant) -> Result<Option<SemaphorePermit<'_>>, NotSentReason> {
+        if self.is_http1.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match timeout_at(deadline, self.making.acquire()).await {
+            Ok(Ok(permit)) => Ok(Some(permit)),
+            Ok(Err(_)) | Err(_) => Err(NotSentReason::ConnectTimeout),
+        }
+    }
+
+    /// A share of a connection that has room, one that was made after `since` if that is given; gives
+    /// the place back if there is none.
+    fn share(
+        &self,
+        place: Place,
+        now: Instant,
+        since: Option<Instant>,
+    ) -> Result<Box<Link>, Place> {
+        let generation = self.config.protocol.generation();
+        let max_age = self.config.max_age;
+        let mut idle = self.lock();
+        if idle.shared.is_empty() {
+            return Err(place);
+        }
+        // Calls under way keep what they need of one that takes no more.
+        idle.shared.retain(|shared| {
+            let is_young = now.saturating_duration_since(shared.born) < max_age;
+            is_young && shared.generation == generation && shared.is_open()
+        });
+        let mut fitting =
+            idle.shared.iter_mut().filter(|shared| since.is_none_or(|since| shared.born >= since));
+        match fitting.find_map(|shared| shared.share(now)) {
+            Some((sender, share, refusal)) => Ok(Link::shared(sender, share, refusal, place)),
+            None => Err(place),
+        }
+    }
+
+    fn keep(self: &Arc<Self>, shared: Shared) {
+        if self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        let mut idle = self.lock();
+        idle.shared.push(shared);
+        self.sweep_from_now(idle);
+    }
+
+    pub(super) fn protocol(&self) -> &Protocol {
+        &self.config.protocol
     }
 
     async fn wait_for_place(self: &Arc<Self>, deadline: Instant) -> Result<Place, NotSentReason> {
@@ -87,7 +186,10 @@ impl Pool {
         let mut idle = self.lock();
         while let Some(mut link) = idle.links.pop() {
             // A link that is not ready has been closed by its peer, or got bytes nobody asked for.
-            if link.look() && now.saturating_duration_since(link.idle_since) < self.config.idle {
+            if link.look()
+                && now.saturating_duration_since(link.idle_since) < self.config.idle
+                && link.generation == self.config.protocol.generation()
+            {
                 return Some(link);
             }
         }
@@ -107,8 +209,12 @@ impl Pool {
             return;
         }
         // Without a sweeper nobody is told; it looks at them all when it begins.
-        link.wire.signal.rest(idle.sweeper.as_ref());
+        link.rest(idle.sweeper.as_ref());
         idle.links.push(link);
+        self.sweep_from_now(idle);
+    }
+
+    fn sweep_from_now(self: &Arc<Self>, mut idle: MutexGuard<'_, Idle>) {
         if !idle.is_swept {
             idle.is_swept = true;
             drop(idle);
@@ -123,25 +229,30 @@ impl Pool {
         let mut idle = self.lock();
         let limit = self.config.idle;
         idle.links.retain_mut(|link| {
-            link.wire.signal.tell(cx.waker());
+            link.tell(cx.waker());
             link.look() && now.saturating_duration_since(link.idle_since) < limit
         });
-        idle.is_swept = !idle.links.is_empty();
+        idle.shared.retain(|shared| shared.is_open() && !shared.is_resting(now));
+        idle.is_swept = !idle.links.is_empty() || !idle.shared.is_empty();
         idle.sweeper = idle.is_swept.then(|| cx.waker().clone());
         idle.is_swept
     }
 
     pub(super) fn usage(&self) -> Usage {
         let places = self.config.connections.clamp(1, Semaphore::MAX_PERMITS);
+        let idle = self.lock();
+        let resting = idle.shared.iter().filter(|shared| shared.open_streams() == 0).count();
         Usage {
-            idle: self.lock().links.len(),
+            idle: idle.links.len().saturating_add(resting),
             in_use: places.saturating_sub(self.free.available_permits()),
         }
     }
 
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.lock().links.clear();
+        let mut idle = self.lock();
+        idle.links.clear();
+        idle.shared.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {

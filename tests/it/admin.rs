@@ -96,7 +96,7 @@ fn a_network_address_without_tokens_or_beyond_this_host_is_refused_at_the_start(
     assert!(home.try_start_with(&["--admin-listen", "127.0.0.1:0"]).is_none());
     assert!(home.log().contains("there are no tokens"), "{}", home.log());
     assert!(home.try_start_with(&["--admin-listen", "0.0.0.0:0"]).is_none());
-    assert!(home.log().contains("needs TLS"), "{}", home.log());
+    assert!(home.log().contains("there is no certificate"), "{}", home.log());
 }
 
 #[test]

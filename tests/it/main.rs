@@ -34,16 +34,22 @@ mod crash;
 mod database;
 /// The guided run of the binary.
 mod demo;
+/// What a hop must not change or pass.
+mod edges;
 /// Evidence after the answer, and states before the call.
 mod evidence;
 /// The example's policy, and Stripe's variants.
 mod examples;
 /// Readers of foreign bytes, on bytes that are not what they expect.
 mod fuzzed;
+/// gRPC, by path.
+mod grpc;
 /// HTTP/2 in front.
 mod h2;
 /// Agents that leave.
 mod hangup;
+/// A network that parts, and clients that want more than they may have.
+mod hostile;
 /// Plain HTTP: reads, refusals, headers, bodies.
 mod http;
 /// The chain over the ledger's history, and what is removed from it.
@@ -72,6 +78,8 @@ mod settling;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+/// TLS on both sides, and who calls by certificate, token or header.
+mod tls;
 /// Spans, as a collector gets them.
 mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::Body as _;
 
 use super::{Body, BodyError, Kind};
@@ -69,12 +70,18 @@ impl Drop for Share {
 pub struct Collected {
     bytes: Bytes,
     share: Share,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Collected {
     /// What was read.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// The fields that came after it.
+    pub fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_deref()
     }
 
     pub(super) fn into_parts(self) -> (Bytes, impl Send + Sync + 'static) {
@@ -102,7 +109,7 @@ pub enum CollectError {
     },
 }
 
-/// Reads a body whole. Trailers are dropped (standards H-13).
+/// Reads a body whole. Trailers are kept beside it (standards H-13).
 ///
 /// `limit_bytes` is inclusive; `idle` is the longest wait for a frame. On an error the body is
 /// gone, and with it the connection's hope of reuse, if more of it was to come.
@@ -240,6 +247,7 @@ enum Stop {
 async fn read(mut body: Body, limit_bytes: usize, budget: &Budget) -> Read {
     let mut share = budget.share();
     let mut gathered = Gathered::Nothing;
+    let mut trailers = None;
     let declared = body.size_hint();
     let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
     if declared.lower() > limit {
@@ -252,12 +260,18 @@ async fn read(mut body: Body, limit_bytes: usize, budget: &Budget) -> Read {
         let frame = match polled {
             None => {
                 let bytes = gathered.into_bytes();
-                return Read::Whole(Collected { bytes, share });
+                return Read::Whole(Collected { bytes, share, trailers });
             }
             Some(Err(error)) => break Stop::Error(error),
             Some(Ok(frame)) => frame,
         };
-        let Ok(data) = frame.into_data() else { continue };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok().map(Box::new);
+                continue;
+            }
+        };
         let is_budgeted = share.grow(data.len());
         gathered.push(data, expected);
         if gathered.len() > limit_bytes {

@@ -13,6 +13,7 @@ use crate::call::payload::Budget;
 use crate::clock::{Clock, ManualClock};
 use crate::contract::class::{Class, Disposition, Kind as EffectKind, Mode};
 use crate::contract::key::{Digest, Key};
+use crate::http::injected::Injected;
 use crate::ledger::{
     Begin, Begun, Cause, Embedded, Expected, Finish, Guard, Ledger, Look, Options, Principal,
 };
@@ -208,10 +209,11 @@ impl Bench {
                 pseudonym: "takeback-test".to_owned(),
                 upstream_authority: "gw:80".to_owned(),
                 upstream_base: "/api".to_owned(),
-                upstream_headers: vec![(
+                upstream_headers: Injected::new(vec![(
                     header::AUTHORIZATION,
                     HeaderValue::from_static("Bearer t"),
-                )],
+                )]),
+                principals: crate::principal::Sources::default(),
                 spans: None,
                 mcp: McpSettings::default(),
             },

@@ -10,6 +10,7 @@ use super::json_response;
 use crate::call::payload::Body;
 use crate::contract::json::write_string;
 use crate::contract::key::EntryId;
+use crate::http::grpc::{self, Again};
 use crate::mcp::Era;
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply::{self, Envelope};
@@ -149,6 +150,12 @@ impl Notice {
         headers.insert(header::CONTENT_TYPE, kind);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
+    }
+
+    /// The answer over gRPC.
+    pub(super) fn grpc(&self, entry: Option<EntryId>) -> Response<Body> {
+        let again = if self.is_retryable() { Again::Safe } else { Again::Unsafe };
+        grpc::notice(self.status(), again, &self.text(entry))
     }
 
     /// The answer over MCP.

@@ -29,8 +29,10 @@ impl Database {
         Self { name }
     }
 
+    /// With more time to connect than a sidecar allows by itself: how fast the machine is, is not what
+    /// these tests are about.
     pub fn url(&self) -> String {
-        url(shared(), &self.name)
+        url(shared(), &self.name) + "&connect_timeout=20"
     }
 
     /// What a query says, one text per row.

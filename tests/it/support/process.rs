@@ -12,9 +12,10 @@ use super::{Agent, wait};
 /// A directory with a policy, and where the ledger lies; outlives the processes that use it.
 pub struct Home {
     directory: tempfile::TempDir,
-    pub upstream: SocketAddr,
-    /// The ledger's URL, if it is no file.
-    url: Option<String>,
+    /// The upstream's URL.
+    pub upstream: String,
+    /// The URL of the ledger's database, if it is no file.
+    database: Option<String>,
 }
 
 impl Home {
@@ -22,21 +23,42 @@ impl Home {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("policies")).unwrap();
         std::fs::write(directory.path().join("policies/test.yaml"), policy).unwrap();
-        Self { directory, upstream, url: None }
+        Self { directory, upstream: format!("http://{upstream}"), database: None }
     }
 
     /// As [`new`](Self::new), with its ledger in a database.
     pub fn on_database(policy: &str, upstream: SocketAddr, url: String) -> Self {
-        Self { url: Some(url), ..Self::new(policy, upstream) }
+        Self { database: Some(url), ..Self::new(policy, upstream) }
     }
 
     /// Where its ledger is, as a flag says it.
     fn place(&self) -> String {
-        self.url.clone().unwrap_or_else(|| self.ledger().to_str().unwrap().to_owned())
+        self.database.clone().unwrap_or_else(|| self.ledger().to_str().unwrap().to_owned())
     }
 
     pub fn ledger(&self) -> PathBuf {
         self.directory.path().join("data/ledger.db")
+    }
+
+    /// A file beside the ledger.
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        super::certs::written(self.directory.path(), name, text)
+    }
+
+    /// Starts it with a file of settings.
+    pub fn start_configured(&self, settings: &str) -> Process {
+        let path = self.file("takeback.yaml", settings);
+        self.start_with(&["--config", path.to_str().unwrap()])
+    }
+
+    /// What it says when it does not start with a file of settings, and its exit code.
+    pub fn fails_configured(&self, settings: &str) -> (Option<i32>, String) {
+        let path = self.file("takeback.yaml", settings);
+        let (mut command, ..) = self.command(&[]);
+        let output = command.args(["--config", path.to_str().unwrap()]).status().unwrap();
+        (output.code(), self.log())
     }
 
     /// The folder of the policy.
@@ -73,7 +95,7 @@ impl Home {
         };
         command
             .arg("run")
-            .args(["--upstream", &format!("http://{}", self.upstream)])
+            .args(["--upstream", &self.upstream])
             .arg("--policies")
             .arg(self.directory.path().join("policies"))
             .args(["--listen", &data.to_string()])
@@ -82,7 +104,7 @@ impl Home {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(self.directory.path().join("log")).unwrap());
-        if self.url.is_some() {
+        if self.database.is_some() {
             let socket = format!("{}.sock", self.ledger().display());
             command.args(["--admin-listen", &socket]);
         }
@@ -237,6 +259,13 @@ impl Process {
     }
 
     /// A probe or the metrics.
+    /// The memory that it has, in MiB.
+    pub fn resident_mib(&self) -> i64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<i64>().unwrap() / 1024
+    }
+
     pub fn telemetry(&self, path: &str) -> super::agent::Answer {
         Agent::connect(self.telemetry).get(path)
     }

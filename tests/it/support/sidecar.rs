@@ -11,6 +11,7 @@ use takeback::admit::Places;
 use takeback::call::payload::Budget;
 use takeback::clock::{Clock, ManualClock};
 use takeback::contract::class::Mode;
+use takeback::http::injected::Injected;
 use takeback::ledger::{Embedded, Ledger, Options};
 use takeback::mcp::Methods;
 use takeback::metrics::Metrics;
@@ -20,6 +21,7 @@ use takeback::pipeline::live::{Live, Policies};
 use takeback::pipeline::reconcile::background;
 use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
+use takeback::principal::Sources;
 use takeback::proxy::{Context, stack};
 use takeback::server::{self, Drain};
 use takeback::tasks::Tasks;
@@ -121,7 +123,8 @@ impl Setup {
                 pseudonym: "takeback-test".to_owned(),
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
-                upstream_headers: Vec::new(),
+                upstream_headers: Injected::default(),
+                principals: Sources::default(),
                 spans: None,
                 mcp: self.mcp.clone(),
             },
