@@ -245,6 +245,7 @@ fn text(shown: &Shown, is_coloured: bool) -> String {
         ("finished", prior.finished_ms.map(time)),
         ("delivered", Some(if prior.delivered { "yes" } else { "no" }.to_owned())),
         ("repeats", record.repeats.map(|entry| entry.to_string())),
+        ("removed", prior.removed.map(|removed| removed.as_str().to_owned())),
     ];
     if let Some(finish) = finish {
         lines.extend([

@@ -77,7 +77,10 @@ fn link_up(chain: &mut Chain, line: &mut Line) {
         Content::None
     };
     let first = holder.filter(|_| plain.is_begin()).map(Holder::first);
-    let seal = chain.seal(&plain.row(), first.as_ref(), content).to_bytes();
+    let seal = chain.seal(&plain.row(), first.as_ref(), content);
+    // Both forms, by turns.
+    let seal = if plain.seq % 2 == 0 { seal.compact() } else { seal };
+    let seal = seal.to_bytes();
     line.link = Some(Linked { chain: 1, place: chain.head().length, seal });
 }
 
@@ -180,6 +183,8 @@ proptest! {
         });
         let seal = Seal { link, commitment, rest };
         prop_assert_eq!(Seal::from_bytes(&seal.to_bytes()), Some(seal));
+        let compact = seal.compact();
+        prop_assert_eq!(Seal::from_bytes(&compact.to_bytes()), Some(compact));
     }
 
     #[test]

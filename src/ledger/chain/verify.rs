@@ -370,6 +370,7 @@ impl<'a> Verifier<'a> {
             return Err(broken("it has no link"));
         };
         let seal = Seal::from_bytes(&linked.seal).ok_or_else(|| broken("its link is damaged"))?;
+        let seal = line.held(|content| seal.complete(content)).unwrap_or(seal);
         let is_beginning = line.entry.is_empty() && line.noted.as_deref() == Some(CHAIN);
         let beginning = is_beginning.then(|| self.beginning(line, chain)).transpose()?;
         let state = match self.chains.get_mut(&chain) {
@@ -413,7 +414,8 @@ impl<'a> Verifier<'a> {
         );
         if made != seal.link {
             return Err(broken(
-                "it, or what its entry is known by, is not what was written, or not in its place",
+                "it, what it holds of the call, or what its entry is known by is not what was \
+                 written, or not in its place",
             ));
         }
         state.link = made;

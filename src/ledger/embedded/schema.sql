@@ -106,8 +106,8 @@ CREATE TABLE history (
   body BLOB,
   noted TEXT,                      -- what was looked at after the finish: lookup, readback
   detail TEXT,                     -- JSON: who allowed a begin, what a finish or a look proved
-  seal BLOB                        -- the row's link in the chain, 32 bytes; then what commits to
-                                   -- what it holds of the call. NULL: from before the chain
+  seal BLOB                        -- the row's link in the chain, 32 bytes; then what is needed to
+                                   -- check what it holds of the call. NULL: from before the chain
 ) STRICT;
 
 CREATE TABLE image (

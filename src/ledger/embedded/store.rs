@@ -376,7 +376,7 @@ impl Store {
                 step.who,
                 step.why,
                 step.detail,
-                seal.to_bytes(),
+                seal.compact().to_bytes(),
             ])?;
         Ok(seq)
     }

@@ -136,7 +136,9 @@ async fn f15_a_changed_row_is_named(store: Store) {
         Store::Embedded => format!("hex(id) = upper('{}')", id.replace('-', "")),
         Store::Postgres => format!("id = '{id}'"),
     };
-    // What is changed, how it is put back, and the row that is named.
+    // What an attempt of a file was made with is committed to by what is there alone.
+    let other_attempt = if store == Store::Embedded { first } else { last };
+    // What is changed, and the row that is named.
     let table = [
         (format!("UPDATE history SET at_ms = at_ms + 1 WHERE seq = {finish}"), finish),
         (format!("UPDATE history SET why = 'so' WHERE seq = {last}"), last),
@@ -153,7 +155,7 @@ async fn f15_a_changed_row_is_named(store: Store) {
         (format!("UPDATE entry SET state = 5 WHERE {entry}"), last),
         (format!("UPDATE entry SET version = {finish} WHERE {entry}"), finish),
         (format!("UPDATE entry SET finish = {first} WHERE {entry}"), finish),
-        (format!("UPDATE entry SET attempt = 2 WHERE {entry}"), last),
+        (format!("UPDATE entry SET attempt = 2 WHERE {entry}"), other_attempt),
         (format!("UPDATE history SET seal = NULL WHERE seq = {finish}"), finish),
     ];
     for (sql, row) in table {

@@ -42,7 +42,7 @@ async fn folder_and_file_are_for_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn files_of_other_versions_and_kinds_are_refused() {
+async fn f20_files_of_other_versions_and_kinds_are_refused() {
     let bench = Bench::new(Store::Embedded);
     bench.ledger.close().await;
     let change = |sql: &str| {

@@ -298,7 +298,7 @@ async fn a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo(store
 }
 
 #[tokio::test]
-async fn a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
+async fn f20_a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let database = server::Database::new();
     let entry = new_id();
     database.query(
@@ -374,7 +374,7 @@ async fn f10_of_two_sidecars_that_note_the_same_step_one_is_told_that_it_changed
 }
 
 #[tokio::test]
-async fn a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
+async fn f20_a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ledger.db");
     let entry = new_id();

@@ -141,7 +141,7 @@ async fn a_sidecar_that_runs_makes_the_attempts_of_one_that_died_unknown() {
 }
 
 #[tokio::test]
-async fn a_schema_of_another_version_is_refused_in_both_directions() {
+async fn f20_a_schema_of_another_version_is_refused_in_both_directions() {
     let bench = Bench::new(Store::Postgres);
     bench.ledger.close().await;
     let open = || Ledger::open(&bench.place(), Options::default(), 1).map(drop);

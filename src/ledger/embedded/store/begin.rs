@@ -185,6 +185,7 @@ impl Store {
             detail: begin.authorization.as_deref(),
             ..Step::of(subject, State::Begun, None, begin.now_ms)
         };
+        self.keep_commitment(subject)?;
         let seq = self.step_with(&step, None, Content::Attempt(&begin.as_linked()))?;
         self.keep_before(subject.number, begin)?;
         // It will have a content again, which retention must come by once more.

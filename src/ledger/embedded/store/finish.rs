@@ -387,7 +387,7 @@ impl Store {
                 headers,
                 kept.map(|answer| answer.body.as_slice()),
                 finish.evidence,
-                seal.to_bytes(),
+                seal.compact().to_bytes(),
             ])?;
         Ok(seq)
     }

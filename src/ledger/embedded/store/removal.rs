@@ -14,7 +14,7 @@ use crate::ledger::redact::{Taken, take_out};
 
 use super::super::super::desk::command::{PRUNED, Redact};
 use super::super::verify;
-use super::{Done, Store};
+use super::{Done, Store, Subject};
 
 /// How many of the entries that could not be removed are tried again with each batch.
 const AGAIN: i64 = 16;
@@ -209,6 +209,24 @@ impl Store {
                 self.conn.prepare_cached("DELETE FROM image WHERE entry = ?1")?.execute([number])?
             }
         };
+        Ok(())
+    }
+
+    /// Keeps what an attempt's row commits to, before the next attempt takes the place of what it was
+    /// made with.
+    pub(super) fn keep_commitment(&self, subject: &Subject) -> rusqlite::Result<()> {
+        for line in verify::lines_of(&self.conn, subject.version)? {
+            if !line.is_begin() || line.attempt != subject.attempt {
+                continue;
+            }
+            let seal = line.link.as_ref().and_then(|linked| Seal::from_bytes(&linked.seal));
+            let seal = seal.and_then(|seal| line.held(|content| seal.complete(content)));
+            if let Some(seal) = seal {
+                self.conn
+                    .prepare_cached("UPDATE history SET seal = ?2 WHERE seq = ?1")?
+                    .execute(params![line.seq, seal.to_bytes()])?;
+            }
+        }
         Ok(())
     }
 
