@@ -5,8 +5,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use takeback::call::digest::{BodyForm, HeadForm, RequestDigest};
+use takeback::contract::class::Class;
 use takeback::contract::json::{Doc, Edits, Kind, write_ascii};
 use takeback::contract::key::{Digest, Key};
+use takeback::contract::operation::Target;
 use takeback::contract::path::{Path, Request as Asked, Scope};
 use takeback::contract::pointer::Pointer;
 use takeback::contract::report::CallJson;
@@ -15,6 +17,8 @@ use takeback::http::body::{BodyDoc, RequestDoc};
 use takeback::http::headers::{REPORT, sift, sift_answer};
 use takeback::http::{decode, target};
 use takeback::mcp::Era;
+use takeback::mcp::answer::Reports;
+use takeback::mcp::claims::{Claim, claim};
 use takeback::mcp::jsonrpc::{Id, Message};
 use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
@@ -31,6 +35,13 @@ pub const ALL: &[Function] = &[
     ("pointer", pointer, "/items/0/a~1b~0c"),
     ("template", template, "/repos/{owner}/issues/{n}.json/{rest...}"),
     ("policy", policy, POLICY),
+    ("openapi", openapi, OPENAPI),
+    ("tools", tools, TOOLS),
+    (
+        "settings",
+        settings,
+        "listen: 127.0.0.1:0\nlimits: { inflight: 7 }\nmcp: { paths: [/a, /b] }\n",
+    ),
     ("message", message, TOOL_CALL),
     ("sse", sse, ": hi\r\nid: 1\r\ndata: {\"jsonrpc\":\"2.0\",\rdata: \"id\":1}\n\n"),
     ("answer", answer, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"effect":1}}}"#),
@@ -39,11 +50,18 @@ pub const ALL: &[Function] = &[
     ("body", body, "a=1&b=%C3%A9&a=2&c[]=+"),
     ("key", key, "\"8e03978e-40d5-43dd-bc93-6894a57f9324\""),
     ("token", token, "tbc1_AAAA"),
+    ("schema", schema, SCHEMA),
     ("call_json", call_json, r#"{"operation":"a","arguments":{"id":1.0}, "deadline_ms":null}"#),
 ];
 
 const TOOL_CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"create",
     "arguments":{"title":"a","confirm":"tbc1_x"},"_meta":{"idempotency_key":"k","x":1}}}"#;
+
+// A schema, and on the next line a value to judge.
+const SCHEMA: &str = "{\"type\":\"object\",\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"integer\",\"minimum\":1},\
+    {\"$ref\":\"#/$defs/n\"}]}},\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"},\"b\":{\"type\":\"array\",\
+    \"uniqueItems\":true,\"items\":{\"enum\":[1,\"x\"]}}},\"required\":[\"a\"],\"additionalProperties\":false}\n\
+    {\"a\":1,\"b\":[1,\"x\"]}";
 
 const POLICY: &str = r#"
 version: 1
@@ -62,6 +80,21 @@ operations:
     where: [{ path: request.body.kind, equals: note }]
     effect: { class: irreversible }
 "#;
+
+const OPENAPI: &str = r##"{"openapi":"3.1.0","servers":[{"url":"https://a/v1"}],"paths":{
+    "/a/{id}":{"parameters":[{"$ref":"#/components/parameters/id"}],
+        "post":{"operationId":"a/b","x-obol-effect":{"kind":"create"},"requestBody":{"content":
+            {"application/json":{"schema":{"$ref":"#/components/schemas/s"}}}},
+            "responses":{"2XX":{"$ref":"#/components/responses/r"}}},
+        "delete":{"operationId":"a/c"}}},
+    "components":{"parameters":{"id":{"name":"id","in":"path","required":true,"schema":{}}},
+        "schemas":{"s":{"allOf":[{"$ref":"#/components/schemas/s"},{"type":["object","null"],
+            "properties":{"draft":{"type":"boolean"}},"required":["draft"]}]}},
+        "responses":{"r":{"content":{"application/json":{"schema":true}}}}}}"##;
+
+const TOOLS: &str = r##"[{"result":{"tools":[{"name":"t","inputSchema":{"type":"object","$defs":{"x":
+    {"$ref":"#/$defs/x"}},"properties":{"a":{"$ref":"#/$defs/x"}}},"annotations":{"readOnlyHint":
+    true},"outputSchema":{}}]}},{"tools":[]}]"##;
 
 /// The JSON reader: what it reads, it reads again; spans lie in the text; an edit of nothing is nothing.
 pub fn json(bytes: &[u8]) {
@@ -128,16 +161,76 @@ pub fn template(bytes: &[u8]) {
     }
 }
 
-/// The policy compiler: a snapshot exactly where there is no error; its findings can be shown.
+/// The policy compiler: a snapshot exactly where the file can be read; its findings can be shown, and
+/// each says what to do.
 pub fn policy(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let compiled = policy::compile(vec![("fuzzed.yaml".to_owned(), text)]);
-    assert_eq!(compiled.has_errors(), compiled.snapshot.is_none());
+    let is_unreadable = compiled.diagnostics.iter().any(|found| {
+        found.severity == policy::Severity::Error && found.code.starts_with("policy/")
+    });
+    assert_eq!(is_unreadable, compiled.snapshot.is_none());
+    assert!(compiled.diagnostics.iter().all(|found| found.help.is_some()));
     let lines = compiled.json_lines();
     for line in lines.lines() {
         assert!(Doc::parse(line.to_owned()).is_ok(), "{line}");
     }
     compiled.human();
+}
+
+/// An OpenAPI document as a catalog, and what is imported of it.
+pub fn openapi(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    catalog("openapi", &text, policy::import_openapi("c.json", text.clone()));
+}
+
+/// A saved `tools/list` answer as a catalog, and what is imported of it.
+pub fn tools(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    catalog("tools", &text, policy::import_tools("c.json", text.clone()));
+}
+
+/// A policy over the catalog compiles if the catalog can be read; so does the skeleton, with errors in
+/// what the catalog itself declares at most, and no write in it is milder than irreversible.
+fn catalog(member: &str, text: &str, imported: Result<policy::Imported, String>) {
+    let compile = |policy: String| {
+        let files = [("a.yaml".to_owned(), policy), ("c.json".to_owned(), text.to_owned())];
+        policy::compile(files.to_vec())
+    };
+    let over = format!(
+        "version: 1\ncatalog: {{ {member}: c.json }}\noperations:\n  a: {{ match: {{ http: \"POST \
+         /a/{{id}}\" }}, effect: {{ class: reversible, inverse: {{ operation: b, arguments: {{ id: \
+         response.id }} }} }} }}\n  b: {{ match: {{ http: \"DELETE /a/{{id}}\" }} }}\n  \
+         t: {{ match: {{ tool: t }}, effect: {{ idempotency: {{ type: argument, name: a }} }} }}\n"
+    );
+    let compiled = compile(over);
+    compiled.human();
+    assert!(compiled.snapshot.is_none() || imported.is_ok(), "both read the same");
+    let Ok(imported) = imported else { return };
+    let compiled = compile(imported.skeleton.clone());
+    for found in &compiled.diagnostics {
+        let is_error = found.severity == policy::Severity::Error;
+        assert!(!is_error || &*found.file == "c.json", "{}\n{found:?}", imported.skeleton);
+    }
+    let Some(snapshot) = compiled.snapshot else { return };
+    for served in snapshot.operations() {
+        let operation = &served.operation;
+        let is_get = matches!(&operation.target, Target::Http { method, .. }
+            if matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS"));
+        let is_mild = operation.class != Class::Irreversible;
+        assert!(!is_mild || is_get || text.contains("x-"), "{}", imported.skeleton);
+    }
+}
+
+/// A file of settings: its members, or where it is wrong.
+pub fn settings(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for name in ["a.yaml", "a.json"] {
+        match policy::settings::leaves(name, &text) {
+            Ok(leaves) => assert!(leaves.iter().all(|leaf| leaf.line >= 1)),
+            Err(unreadable) => assert!(unreadable.line >= 1 && unreadable.column >= 1),
+        }
+    }
 }
 
 /// A message and the tool call in it: forwarding without changes is forwarding the bytes, and what is
@@ -172,6 +265,8 @@ pub fn sse(bytes: &[u8]) {
         splitter.push(Bytes::copy_from_slice(chunk));
         while let Some(frame) = splitter.next_frame() {
             frame.answer_to(&id);
+            frame.retry_ms();
+            assert!(frame.without_data().len() <= frame.raw().len());
             frame.event_id();
             out.extend_from_slice(frame.raw());
         }
@@ -190,8 +285,15 @@ pub fn answer(bytes: &[u8]) {
     answer.text();
     answer.task_id();
     let spliced = answer.with_report("{\"class\":\"read\"}");
-    if Doc::parse(body).is_ok() {
+    if Doc::parse(body.clone()).is_ok() {
         assert!(Doc::parse(spliced.body).is_ok(), "what was JSON is JSON with the report");
+    }
+    if let Claim::Taken(message) = claim(&body, Reports::Replace) {
+        assert!(Doc::parse(message.clone()).is_ok(), "what was JSON is JSON without the claim");
+        assert_eq!(claim(&message, Reports::Replace), Claim::None, "no claim is left");
+    }
+    if let Ok(doc) = Doc::parse(body) {
+        takeback::mcp::schema::fault(doc.root(), doc.root());
     }
 }
 
@@ -287,4 +389,17 @@ pub fn call_json(bytes: &[u8]) {
     let Some(call) = CallJson::from_json(&String::from_utf8_lossy(bytes)) else { return };
     assert!(!call.as_json().contains('\n'));
     assert_eq!(CallJson::from_json(call.as_json()), Some(call));
+}
+
+/// A schema, of a line, and the value on the next line: a judgement ends, and shows no value.
+pub fn schema(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (rules, value) = text.split_once('\n').unwrap_or((&text, "{\"a\":\"s3cr3t\"}"));
+    let (Ok(rules), Ok(value)) = (Doc::parse(rules.to_owned()), Doc::parse(value.to_owned()))
+    else {
+        return;
+    };
+    if let Some(fault) = takeback::mcp::schema::fault(rules.root(), value.root()) {
+        assert!(!fault.contains("s3cr3t"), "a fault names the place and the rule");
+    }
 }

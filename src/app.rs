@@ -19,6 +19,7 @@
 //! entry that was begun is unknown at the next start.
 
 mod control;
+mod descriptors;
 mod files;
 mod keys;
 pub mod log;
@@ -376,18 +377,25 @@ fn build_on(
     let admin_network =
         config.admin_network.as_ref().map(|network| open_admin(network, &shared.clock));
     let admin_network = admin_network.transpose()?;
-    let limits = server::Limits {
-        connections: config.limits.connections,
-        head: config.timeouts.request_head,
-        keep_alive: config.timeouts.keep_alive,
-        ..server::Limits::default()
-    };
     let mut upstream = upstream::Config {
         protocol: config.upstream.protocol.clone(),
         ..upstream::Config::new(config.upstream.authority.clone())
     };
+    let wanted = descriptors::Shares {
+        connections: config.limits.connections,
+        inflight: config.limits.inflight,
+        idle: upstream.idle_connections,
+    };
+    let shares = descriptors::share(wanted, config.limits.workers.get());
+    let limits = server::Limits {
+        connections: shares.connections,
+        head: config.timeouts.request_head,
+        keep_alive: config.timeouts.keep_alive,
+        ..server::Limits::default()
+    };
     // A stream keeps its connection while it rests, and all of them may be with one worker.
-    upstream.connections = upstream.connections.max(config.limits.inflight);
+    upstream.connections = upstream.connections.max(shares.inflight);
+    upstream.idle_connections = shares.idle;
     let security = Security {
         tls: config.tls.as_ref().map(|tls| Arc::clone(&tls.value)),
         san: config.principal.san,
@@ -395,7 +403,7 @@ fn build_on(
     let listeners =
         server::bind(config.listen, config.limits.workers, &limits).map_err(AppError::Bind)?;
     let data = listeners.first().map_or(config.listen, server::Listener::address);
-    let places = Places::new(config.limits.inflight);
+    let places = Places::new(shares.inflight);
     let mcp_paths: Arc<[String]> = config.mcp.paths.clone().into();
     let methods = Arc::new(Methods::new(config.mcp.allow_methods.clone()));
     let draining = Arc::new(AtomicBool::new(false));
@@ -430,7 +438,11 @@ fn build_on(
         asks,
         files: files::watched(&config, &shared.metrics),
         admin: Admin {
-            fetch: Fetch { shared: Arc::clone(&shared), upstream: Upstream::new(upstream, tasks) },
+            fetch: Fetch {
+                shared: Arc::clone(&shared),
+                upstream: Upstream::new(upstream, tasks),
+                drain: drain.clone(),
+            },
             shared,
             ledger: config.ledger.clone(),
             reconciling: tokio::sync::Mutex::new(()),

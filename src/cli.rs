@@ -56,7 +56,12 @@ Examples:
 
 Every setting can also stand in a file (--config) or in a TAKEBACK_* variable:
 listen is TAKEBACK_LISTEN, upstream.url is TAKEBACK_UPSTREAM_URL. TAKEBACK_LOG filters the log:
-info, warn, debug, takeback::pipeline=debug.";
+info, warn, debug, takeback::pipeline=debug.
+
+Commands end with 0, or with a code of sysexits.h: 64 wrong usage; 65 what was named is not there
+or is not what it should be; 69 nothing answers there; 70 a defect; 71 the system refuses; 73 no
+file or socket can be made; 74 reading or writing failed; 75 in use by another; 77 not permitted;
+78 the settings are wrong, or the policy cannot be served. check and diff end with 1 and 2 instead.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -181,7 +186,8 @@ Examples:
   takeback check policies/github-mini --format sarif > findings.sarif
   takeback check --explain effect/operation_missing
 
-Ends with 0, with 1 if there is an error (or, with --strict, a warning), with 2 for wrong usage.";
+Ends with 0, with 1 if there is an error (or, with --strict, a warning), with 2 for wrong usage. A folder
+that cannot be read is an error.";
 
 /// How findings are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -248,7 +254,7 @@ Examples:
   takeback diff /etc/takeback/policies policies/mine
   takeback diff old new --format json | jq 'select(.weaker)'
 
-Ends with 0 if nothing changes, with 1 if something does, with 2 if one cannot be read.";
+Ends with 0 if nothing changes, with 1 if something does, with 2 if one cannot be read or served.";
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = IMPORT_EXAMPLES)]

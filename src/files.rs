@@ -48,9 +48,22 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 ///
 /// As [`read`], and [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    let bytes = read(path, most)?;
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+    text_of(read(path, most)?)
+}
+
+/// Bytes of a file as text.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::InvalidData`], with the line of the first byte that is not UTF-8.
+pub fn text_of(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let sound = error.utf8_error().valid_up_to();
+        let before = error.as_bytes().get(..sound).unwrap_or_default();
+        let line = before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1);
+        let message = format!("it is not UTF-8 in line {line}");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
 }
 
 #[cfg(test)]
@@ -71,6 +84,8 @@ mod tests {
 
         assert_eq!(read_text(&plain, 4).unwrap(), "text");
         assert_eq!(read_text(&link, 4).unwrap(), "text");
+        let wrong = text_of(b"a\nb\n\xff".to_vec()).unwrap_err();
+        assert_eq!(wrong.to_string(), "it is not UTF-8 in line 3");
         assert_eq!(read(&plain, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         for odd in [&pipe, &socket, folder.path(), Path::new("/dev/zero")] {
             assert!(read(odd, 4).is_err(), "{}", odd.display());

@@ -12,6 +12,7 @@ mod passing;
 use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +21,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service, ServiceBuilder};
 
@@ -105,9 +105,11 @@ pub fn stack(
         &settings.upstream_headers,
     ));
     // Reads of the upstream's tools, for the steps that must know one.
-    let ask = Ask { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
+    let (upstream, drain) = (cx.upstream.clone(), cx.drain.clone());
+    let ask = Ask { shared: shared(), upstream, hop: Arc::clone(&hop), drain };
     // Reads of our own: what became of a lost call, what was there before a call.
-    let fetch = Fetch { shared: shared(), upstream: cx.upstream.clone() };
+    let (upstream, drain) = (cx.upstream.clone(), cx.drain.clone());
+    let fetch = Fetch { shared: shared(), upstream, drain };
     let dispatch =
         Dispatch { shared: shared(), upstream: cx.upstream.clone(), hop: Arc::clone(&hop) };
     // What a read is past `select`: no entry, no confirmation, the same settling and sending.
@@ -219,7 +221,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             return self.refuse(Refusal::Draining.into(), Voice::Http);
         }
         let (parts, body) = request.into_parts();
-        let body = Body::incoming(body);
+        let body = Body::incoming(body, parts.version);
         // Trailers of requests end here, but for gRPC's (contract section 3).
         let is_grpc = grpc::is_grpc(&parts.headers);
         let body = if is_grpc { body } else { body.with_trailers(Trailers::Drop) };
@@ -232,8 +234,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let is_mcp = (parts.method == Method::POST || is_bare)
             && self.cx.mcp_paths.iter().any(|path| path == parts.uri.path());
         let settings = &shared.settings;
-        let origin = if is_mcp { check_origin(&parts) } else { Ok(()) };
-        let decoded = origin.and_then(|()| {
+        let origin = check_origin(&parts.headers, &parts.uri);
+        let decoded = if is_mcp { origin.clone() } else { Ok(()) }.and_then(|()| {
             decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
         });
         let Decoded { mut head, control, oddity, stripped } = match decoded {
@@ -263,6 +265,9 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             return Box::pin(answering).await;
         }
         if let Some(tool) = self.bridged_tool(&head) {
+            if let Err(refusal) = origin {
+                return self.refuse(refusal.into(), Voice::Rest);
+            }
             let answering = self.bridge(tool, head, control, oddity, body, permit, peer, began);
             return Box::pin(answering).await;
         }
@@ -525,7 +530,7 @@ impl<P> Edge<P> {
             Voice::Mcp(id, era, Asks::No | Asks::Round) => {
                 let (message, details) = (refusal.message(), refusal.details());
                 let envelope = Envelope {
-                    code: refusal.code(),
+                    code: refusal.envelope_code(),
                     message: &message,
                     retryable: refusal.is_retryable(),
                     details: &details,
@@ -582,18 +587,39 @@ fn tool_control(mut control: Control, call: &ToolCall) -> Result<Control, (Contr
 
 /// A page of another origin may not speak MCP through us (standards MCP-16): an `Origin` must be the
 /// host that the request names.
-fn check_origin(parts: &Parts) -> Result<(), Refusal> {
-    let Some(origin) = parts.headers.get(header::ORIGIN) else {
+///
+/// That is not enough for a name: a page of `evil.example` whose name is made to resolve to this
+/// machine has itself as its origin and as its host (DNS rebinding). So over plain HTTP the host must be
+/// an address or `localhost`, which no name server can turn; with `https` the browser has checked that
+/// whoever answers holds the name's certificate.
+fn check_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let Some(origin) = origins.next() else {
         return Ok(());
     };
-    let authority = parts.uri.authority().map(|authority| authority.as_str().to_owned());
-    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = uri.authority().map(|authority| authority.as_str().to_owned());
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let own = authority.or_else(|| host.map(str::to_owned));
     let named = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-    match (named, own) {
-        (Some((_, named)), Some(own)) if named.eq_ignore_ascii_case(&own) => Ok(()),
+    match (named, own, origins.next()) {
+        (Some((scheme, named)), Some(own), None)
+            if named.eq_ignore_ascii_case(&own)
+                && (scheme.eq_ignore_ascii_case("https") || is_no_name(named)) =>
+        {
+            Ok(())
+        }
         _ => Err(Refusal::Origin),
     }
+}
+
+/// Whether an authority is an address or `localhost`: nothing that a name server resolves.
+fn is_no_name(authority: &str) -> bool {
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        Some(_) | None => authority,
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
 /// A method by the standard's words; a span's attribute takes no other.

@@ -96,7 +96,7 @@ where
         let answer = sender.send_request(request).await.ok()?;
         let (head, body) = answer.into_parts();
         let budget = Budget::new(MAX_ANSWER);
-        let body = Body::incoming(body);
+        let body = Body::incoming(body, http::Version::HTTP_11);
         let body = payload::collect(body, MAX_ANSWER, &budget, ANSWER).await.ok()?;
         Some((head, body.bytes().clone()))
     };

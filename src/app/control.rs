@@ -34,6 +34,9 @@ use crate::tls::ServerTls;
 /// cut off unseen.
 const HEAD_EVERY: u32 = 12;
 
+/// SIGXFSZ, on every architecture that Linux has but MIPS and PA-RISC.
+const FILE_TOO_LARGE: std::ffi::c_int = 25;
+
 /// How often the ledger is asked whether it takes rows, and gauges and histograms are brought up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -129,6 +132,9 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "telemetry could not be served"),
         }
+        // A file that has reached the process's size limit is an error of its write, as a full disk is;
+        // unheard, the signal that comes with it would end the process.
+        let _heard = signal(SignalKind::from_raw(FILE_TOO_LARGE)).ok();
         let mut hangup = None;
         if signals == Signals::Obeyed {
             // Before the rest: unheard, a SIGHUP would end the process.

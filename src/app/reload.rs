@@ -2,7 +2,8 @@
 //! force.
 //!
 //! It polls, as `policy::Watch` says; SIGHUP and the admin API make it read at once. Files are read and
-//! compiled on a thread of their own, off the path of calls, and the whole policy is swapped in one
+//! compiled on one thread of their own, off the path of calls (and always the same one: the usual allocator
+//! keeps what each thread has freed for that thread), and the whole policy is swapped in one
 //! step: a call has the one or the other, and one under way keeps the one it began with. Files that
 //! cannot be served leave the last good policy in force; that is said in the log, in
 //! `takeback_policy_last_reload_successful` and in `/readyz`'s body, and makes nothing unready.
@@ -22,10 +23,11 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::seconds;
 use crate::admin::health::Health;
@@ -68,7 +70,14 @@ impl Reload {
     /// Runs until its task is dropped.
     pub(super) async fn run(self) {
         let Self { shared, health, status, watch, mut asks, mut hangup, source } = self;
-        let mut reader = Reader { shared, health, status, watch, source };
+        let reader = Reader { shared, health, status, watch, source };
+        let jobs = match reader.start() {
+            Ok(jobs) => jobs,
+            Err(error) => {
+                tracing::error!(%error, "no thread for reading the policy files; they are not read again");
+                return;
+            }
+        };
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -83,20 +92,12 @@ impl Reload {
                     Why::Asked
                 }
             };
-            let reading = tokio::task::spawn_blocking(move || {
-                let reloaded = guarded(|| reader.read(why)).unwrap_or_else(|| reader.failed());
-                let restart_needed = match why {
-                    Why::Asked => reader.settings(),
-                    Why::Polled => Vec::new(),
-                };
-                (reader, Told { reloaded, restart_needed })
-            });
-            let told;
-            (reader, told) = match reading.await {
-                Ok(read) => read,
-                // The runtime ends.
-                Err(_) => return,
-            };
+            let (done, told) = oneshot::channel();
+            // There is room: one is asked for at a time.
+            if jobs.send((why, done)).is_err() {
+                return;
+            }
+            let Ok(told) = told.await else { return };
             if let Some(ask) = ask {
                 // Whoever asked may have left.
                 let _gone = ask.send(told);
@@ -129,7 +130,29 @@ struct Reader {
     source: Source,
 }
 
+/// What is read for, and who waits for it.
+type Job = (Why, oneshot::Sender<Told>);
+
 impl Reader {
+    /// Starts the thread that reads. It ends when nobody can ask it any more, and nobody waits for it:
+    /// a file system that stands still must not hold the end of the process back.
+    fn start(mut self) -> std::io::Result<SyncSender<Job>> {
+        let (jobs, asked) = std::sync::mpsc::sync_channel::<Job>(1);
+        let thread = std::thread::Builder::new().name("policies".to_owned());
+        thread.spawn(move || {
+            while let Ok((why, done)) = asked.recv() {
+                let reloaded = guarded(|| self.read(why)).unwrap_or_else(|| self.failed());
+                let restart_needed = match why {
+                    Why::Asked => self.settings(),
+                    Why::Polled => Vec::new(),
+                };
+                // The runtime may have ended.
+                let _gone = done.send(Told { reloaded, restart_needed });
+            }
+        })?;
+        Ok(jobs)
+    }
+
     /// Reading panicked: the policy in force stays, that is said, and the next poll tries again.
     fn failed(&self) -> Reloaded {
         tracing::error!(

@@ -10,7 +10,7 @@
 //! frame was handed over, [`End::Cut`] when it failed or was dropped before. "Handed over" is not
 //! "written": the server's delivery watch knows the rest.
 //!
-//! What can go wrong: the peer cuts the body ([`BodyError::Truncated`]), stalls
+//! What can go wrong: the peer cuts the body ([`BodyError::Truncated`], [`BodyError::Left`]), stalls
 //! ([`BodyError::Idle`]), or a pump stops without finishing ([`BodyError::Stopped`]); each of them
 //! makes hyper break the framing, so that the receiver cannot take a part for the whole.
 
@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Version};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
@@ -50,6 +50,9 @@ pub enum BodyError {
     /// The absolute time limit of the call ran out while the body was read.
     #[error("the time limit of the whole call ran out")]
     Total,
+    /// The peer left it without the mark of its end.
+    #[error("the body was left without its end")]
+    Left,
     /// The peer cut or garbled it.
     #[error("the body ended before its framing said")]
     Truncated(#[source] hyper::Error),
@@ -100,7 +103,7 @@ enum Kind {
     Empty,
     Failed(BodyError),
     Full(Bytes),
-    Incoming(Incoming),
+    Incoming(Incoming, Version),
     Source(Box<dyn Source>),
     /// Bytes, and fields after them.
     Trailed(Bytes, Option<Box<HeaderMap>>),
@@ -135,10 +138,10 @@ impl Body {
     }
 
     /// What a peer sends over a connection that hyper serves.
-    pub fn incoming(incoming: Incoming) -> Self {
+    pub fn incoming(incoming: Incoming, version: Version) -> Self {
         use http_body::Body as _;
         let is_empty = incoming.is_end_stream();
-        Self::of(if is_empty { Kind::Empty } else { Kind::Incoming(incoming) })
+        Self::of(if is_empty { Kind::Empty } else { Kind::Incoming(incoming, version) })
     }
 
     /// What another layer provides.
@@ -204,7 +207,7 @@ impl Body {
             Kind::Empty | Kind::Full(_) => true,
             Kind::Channel(_)
             | Kind::Failed(_)
-            | Kind::Incoming(_)
+            | Kind::Incoming(..)
             | Kind::Source(_)
             | Kind::Trailed(..) => false,
         }
@@ -218,7 +221,7 @@ impl Body {
             Kind::Full(_)
             | Kind::Channel(_)
             | Kind::Failed(_)
-            | Kind::Incoming(_)
+            | Kind::Incoming(..)
             | Kind::Source(_)
             | Kind::Trailed(..) => None,
         }
@@ -237,7 +240,7 @@ impl Body {
                 self.kind = Kind::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Kind::Incoming(incoming) => poll_incoming(incoming, cx),
+            Kind::Incoming(incoming, version) => poll_incoming(incoming, *version, cx),
             Kind::Source(source) => source.poll_frame(cx),
             Kind::Trailed(bytes, trailers) => {
                 if !bytes.is_empty() {
@@ -254,7 +257,7 @@ impl Body {
             Kind::Channel(_) | Kind::Failed(_) => false,
             Kind::Empty => true,
             Kind::Full(bytes) => bytes.is_empty(),
-            Kind::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
+            Kind::Incoming(incoming, _) => http_body::Body::is_end_stream(incoming),
             Kind::Source(source) => source.is_end_stream(),
             Kind::Trailed(bytes, trailers) => bytes.is_empty() && trailers.is_none(),
         }
@@ -266,7 +269,7 @@ impl Body {
             Kind::Channel(_) | Kind::Failed(_) | Kind::Trailed(..) => SizeHint::default(),
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(length(bytes)),
-            Kind::Incoming(incoming) => http_body::Body::size_hint(incoming),
+            Kind::Incoming(incoming, _) => http_body::Body::size_hint(incoming),
             Kind::Source(source) => source.size_hint(),
         }
     }
@@ -293,9 +296,23 @@ impl Body {
     }
 }
 
-fn poll_incoming(incoming: &mut Incoming, cx: &mut Context<'_>) -> PolledFrame {
-    let polled = http_body::Body::poll_frame(Pin::new(incoming), cx);
-    polled.map_err(BodyError::Truncated)
+/// The next frame of what came over a connection.
+///
+/// hyper takes a stream of HTTP/2 that is reset, or whose connection ends, with `NO_ERROR` for one that
+/// is whole (it may mean that its receiver has heard enough). What was sent is whole only if it has the
+/// mark of its end; a trailer frame is one.
+pub fn poll_incoming(
+    incoming: &mut Incoming,
+    version: Version,
+    cx: &mut Context<'_>,
+) -> PolledFrame {
+    use http_body::Body as _;
+    match Pin::new(&mut *incoming).poll_frame(cx) {
+        Poll::Ready(None) if version == Version::HTTP_2 && !incoming.is_end_stream() => {
+            Poll::Ready(Some(Err(BodyError::Left)))
+        }
+        polled => polled.map_err(BodyError::Truncated),
+    }
 }
 
 fn length(bytes: &Bytes) -> u64 {
@@ -414,7 +431,7 @@ impl fmt::Debug for Body {
             Kind::Empty => "empty",
             Kind::Failed(_) => "failed",
             Kind::Full(_) => "full",
-            Kind::Incoming(_) => "incoming",
+            Kind::Incoming(..) => "incoming",
             Kind::Source(_) => "source",
             Kind::Trailed(..) => "trailed",
         };

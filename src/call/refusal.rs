@@ -241,7 +241,7 @@ impl Refusal {
         Self::AmbiguousPath(what)
     }
 
-    /// The stable code, in `error.code`, the report and metrics.
+    /// The stable code, in the report, metrics and, mostly, `error.code`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::AmbiguousPath(_) => "ambiguous_path",
@@ -302,6 +302,20 @@ impl Refusal {
         }
     }
 
+    /// The code in `error.code` of an envelope: the source's word for the kind of a refusal (ADR-0030
+    /// section 7), where it has one; [`Refusal::code`] then stands in `error.details.code`.
+    pub fn envelope_code(&self) -> &'static str {
+        match self {
+            Self::DraftArgumentMissing(_) | Self::DraftInputInvalid(_) | Self::InvalidMeta(_) => {
+                "validation_error"
+            }
+            Self::DraftOutputSchema | Self::DraftUnavailable(_) | Self::NoDraftForm => {
+                "unsupported_operation"
+            }
+            _ => self.code(),
+        }
+    }
+
     /// The status on plain HTTP (standards C-2).
     pub fn status(&self) -> u16 {
         match self {
@@ -310,6 +324,8 @@ impl Refusal {
             | Self::BodyBroken
             | Self::CarrierAbsent(_)
             | Self::CarrierTooShort
+            | Self::DraftArgumentMissing(_)
+            | Self::DraftInputInvalid(_)
             | Self::DuplicateHeader(_)
             | Self::Framing(_)
             | Self::Host(_)
@@ -340,9 +356,7 @@ impl Refusal {
             Self::UriTooLong(_) => 414,
             Self::ContentCoding | Self::MediaType => 415,
             Self::Expectation => 417,
-            Self::DraftArgumentMissing(_)
-            | Self::DraftInputInvalid(_)
-            | Self::DraftOutputSchema
+            Self::DraftOutputSchema
             | Self::DraftUnavailable(_)
             | Self::KeyReused(..)
             | Self::NoDraftForm => 422,
@@ -527,7 +541,7 @@ impl Refusal {
             Self::Draining => "This proxy is going away. Send the call again.".to_owned(),
             Self::DraftArgumentMissing(what) => format!("The draft cannot be filled: {what}."),
             Self::DraftInputInvalid(what) => {
-                format!("The draft would not be taken: {what} in the draft's own input schema.")
+                format!("The draft would not be taken by the draft's own input schema: {what}.")
             }
             Self::DraftOutputSchema => "The tool declares an output schema, which the answer of its \
                  draft form would break. It cannot be staged; the real effect was not performed."
@@ -654,6 +668,9 @@ impl Refusal {
                 Turn::Operator => "the operator: mend the proxy or its policy",
             },
         );
+        if self.envelope_code() != self.code() {
+            put("code", self.code());
+        }
         if let Some(entry) = self.entry() {
             put("entry", &entry.to_string());
         }
@@ -685,7 +702,7 @@ impl Refusal {
     /// The envelope of ADR-0030: `{"code","message","retryable","details"}`.
     pub fn envelope(&self) -> String {
         let mut json = String::from("{\"code\":");
-        write_string(self.code(), &mut json);
+        write_string(self.envelope_code(), &mut json);
         json.push_str(",\"message\":");
         write_string(&self.message(), &mut json);
         let _infallible = write!(json, ",\"retryable\":{}", self.is_retryable());

@@ -1,4 +1,8 @@
 //! Exit codes, by `sysexits.h`, so that a supervisor can tell a bad setting from a busy port.
+//!
+//! A policy that cannot be served, unreadable folders included, is [`CONFIG`] for the commands that need
+//! one (`run`, `explain`); for the two that are made to judge policies it is a finding of `check`
+//! ([`FINDINGS`]) and trouble of `diff` ([`CHECK_USAGE`]), as linters and `diff` itself end.
 
 use std::process::ExitCode;
 
@@ -14,8 +18,7 @@ pub(super) const FINDINGS: u8 = 1;
 pub(super) const CHECK_USAGE: u8 = 2;
 /// `EX_USAGE`: the command was called wrongly.
 pub(super) const USAGE: u8 = 64;
-/// `EX_DATAERR`: the entry is not there, or the ledger's file, a policy or a catalog is not what it
-/// should be.
+/// `EX_DATAERR`: the entry is not there, or the ledger's file or a catalog is not what it should be.
 pub(super) const DATA: u8 = 65;
 /// `EX_UNAVAILABLE`: no sidecar is running, an address is in use, or the ledger takes no writes.
 pub(super) const UNAVAILABLE: u8 = 69;
@@ -31,7 +34,7 @@ pub(super) const IO: u8 = 74;
 pub(super) const TEMPORARY: u8 = 75;
 /// `EX_NOPERM`: this user may not.
 pub(super) const PERMISSION: u8 = 77;
-/// `EX_CONFIG`: the configuration or the first policy is wrong.
+/// `EX_CONFIG`: the configuration is wrong, or the policy cannot be served.
 pub(super) const CONFIG: u8 = 78;
 
 /// A command that ends with a message.

@@ -59,7 +59,7 @@ pub(super) fn load(folder: &Path) -> Result<Snapshot, Failure> {
     compiled.snapshot.ok_or_else(|| {
         let message = format!("{findings}the policy in {} cannot be served", folder.display());
         let help = "`takeback check DIR` says what is wrong with a policy";
-        Failure::new(exit::DATA, with_help(&message, help))
+        Failure::new(exit::CONFIG, with_help(&message, help))
     })
 }
 
@@ -105,7 +105,8 @@ fn http(
     let call = Imagined::Http { method: &method, target, headers: &pairs, body: doc };
     let mut told = policy::explain(snapshot, &call);
     if let Some(refusal) = refused {
-        let why = format!("{} {}: {}", refusal.status(), refusal.code(), refusal.message());
+        let why =
+            format!("{} {}: {}", refusal.status(), refusal.envelope_code(), refusal.message());
         told.lines.insert(0, ("refused", why));
     }
     Ok(told)

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::exit::{self, Failure, with_help};
 use super::out;
-use crate::files;
-use crate::policy::{MAX_CATALOG, import_openapi, import_tools};
+use crate::policy::{Imported, MAX_CATALOG, import_openapi, import_tools, read_catalog};
 
 /// What the file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +23,22 @@ pub(super) fn run(kind: Kind, path: &Path) -> Result<u8, Failure> {
         };
         Failure::new(exit::DATA, with_help(&message, help))
     };
-    let most = u64::try_from(MAX_CATALOG).unwrap_or(u64::MAX);
-    let text = files::read_text(path, most).map_err(|error| failed(error.to_string()))?;
+    let text = read_catalog(path, MAX_CATALOG).map_err(|error| failed(error.to_string()))?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let skeleton = match kind {
-        Kind::OpenApi => import_openapi(&name, &text),
-        Kind::Tools => import_tools(&name, &text),
+    let imported = match kind {
+        Kind::OpenApi => import_openapi(&name, text),
+        Kind::Tools => import_tools(&name, text),
     };
-    out::print(skeleton.map_err(failed)?.trim_end())?;
+    let Imported { skeleton, operations, left_out } = imported.map_err(failed)?;
+    out::print(skeleton.trim_end())?;
+    if operations == 0 {
+        out::complain("it holds no operation that a policy can name");
+    }
+    if !left_out.is_empty() {
+        out::complain("left out, because no policy can name it:");
+    }
+    for line in left_out {
+        out::complain(&format!("  {line}"));
+    }
     Ok(exit::OK)
 }

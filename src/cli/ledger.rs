@@ -6,7 +6,9 @@ use super::{Format, entry_id};
 use crate::admin::entries::{EntryJson, ShownJson, time};
 use crate::admin::receipt::{Attempt, Receipt};
 use crate::contract::key::OperationId;
-use crate::ledger::{Filter, OpenError, Place, ReadOnly, Record, Shown, State};
+use crate::ledger::{
+    Filter, LedgerError, OpenError, Place, ReadOnly, Reason, Record, Shown, State,
+};
 
 /// What `ledger list` shows.
 #[derive(Clone, Debug)]
@@ -45,8 +47,24 @@ pub(super) fn open(place: &Place) -> Result<ReadOnly, Failure> {
     })
 }
 
+/// A ledger that opened and then could not be read.
 pub(super) fn unreadable(error: crate::ledger::LedgerError) -> Failure {
-    Failure::new(exit::IO, error.to_string())
+    let help = match error {
+        LedgerError::Unavailable(Reason::Corrupt) => {
+            "keep the file for an inquiry, and restore one from its backup"
+        }
+        LedgerError::Unavailable(_) => {
+            "is its volume there, or does its database answer? try again, or read a copy of the \
+             file with its -wal"
+        }
+        LedgerError::Changed
+        | LedgerError::NotFound
+        | LedgerError::NothingThere
+        | LedgerError::NotUnknown { .. }
+        | LedgerError::StillOpen
+        | LedgerError::Refused => "",
+    };
+    Failure::new(exit::IO, with_help(&chain(&error), help))
 }
 
 /// Lists entries, newest first.

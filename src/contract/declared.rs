@@ -15,10 +15,11 @@ use super::slots::object;
 ///
 /// ```json
 /// {"class": "reversible", "inverse": {"operation": "notes.delete", "tool": "delete_note",
-///  "arguments": {"id": "response.id"}, "deadline": {"within_ms": 60000}}}
+///  "arguments": {"id": "response.id"}, "deadline": {"within_ms": 60000}}, "evidence": "response"}
 /// ```
 ///
-/// Members that are not declared are left out. `class` is the one that the operation is served as;
+/// Members that are not declared are left out; a write says what can prove it at best (`evidence`).
+/// `class` is the one that the operation is served as;
 /// `note` says why it is served as less than it was declared.
 pub fn contract_json(operation: &Operation, note: Option<&str>) -> String {
     written(&contract(operation, note))
@@ -63,6 +64,10 @@ fn contract(operation: &Operation, note: Option<&str>) -> Vec<(&'static str, Str
             call.push(("discard", follow_up(discard)));
         }
         members.push(("draft", written(&call)));
+    }
+    if operation.class.is_write() {
+        let evidence = if note.is_some() { "none" } else { operation.verification.evidence() };
+        members.push(("evidence", quoted(evidence)));
     }
     if let Some(note) = note {
         members.push(("note", quoted(note)));

@@ -150,6 +150,21 @@ impl Doc {
         Ok(Self { text, nodes })
     }
 
+    /// Reads one JSON value that is far larger than a call's, within other bounds. Its table of values
+    /// has room for `room` values from the start.
+    ///
+    /// # Errors
+    ///
+    /// As [`Doc::parse`].
+    pub fn parse_large(text: Bytes, bounds: Bounds) -> Result<Self, JsonError> {
+        let Bounds { depth, values, room } = bounds;
+        let nodes = Reader::read_into(&text, depth, values, Vec::with_capacity(room))?;
+        Ok(Self { text, nodes })
+    }
+
+    /// How many bytes a value takes in a table beside the text.
+    pub const VALUE_BYTES: usize = size_of::<Node>();
+
     /// The value that the text is.
     pub fn root(&self) -> Value<'_> {
         Value { doc: self, index: 0 }
@@ -183,6 +198,17 @@ impl Doc {
     fn bytes(&self, start: u32, end: u32) -> &[u8] {
         self.text.get(to_usize(start)..to_usize(end)).unwrap_or_default()
     }
+}
+
+/// How far a large text is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The deepest nesting.
+    pub depth: usize,
+    /// The most values; one more is [`Fault::TooMany`].
+    pub values: usize,
+    /// For how many values there is room before the table is moved.
+    pub room: usize,
 }
 
 /// Where a value is in its [`Doc`], to come back to without a search.
@@ -631,6 +657,17 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn read(bytes: &'a [u8], depth: usize, most: usize) -> Result<Vec<Node>, JsonError> {
+        let nodes = Vec::with_capacity((bytes.len() / 16).saturating_add(4));
+        Self::read_into(bytes, depth, most, nodes)
+    }
+
+    /// Reads into a table that is empty, and may have room.
+    fn read_into(
+        bytes: &'a [u8],
+        depth: usize,
+        most: usize,
+        nodes: Vec<Node>,
+    ) -> Result<Vec<Node>, JsonError> {
         if bytes.len() > MAX_TEXT {
             return Err(JsonError { fault: Fault::TooLong, offset: MAX_TEXT });
         }
@@ -640,7 +677,6 @@ impl<'a> Reader<'a> {
         if let Err(error) = std::str::from_utf8(bytes) {
             return Err(JsonError { fault: Fault::InvalidUtf8, offset: error.valid_up_to() });
         }
-        let nodes = Vec::with_capacity((bytes.len() / 16).saturating_add(4));
         let mut reader = Reader { bytes, at: 0, depth, most, nodes, keys: Vec::new() };
         reader.space();
         reader.value()?;

@@ -11,7 +11,7 @@ use super::class::{Class, IsError, Kind, Level, Mode, OnUnknown, Repeat, Respons
 use super::json::Doc;
 use super::key::{Carrier, Digest, OperationId};
 use super::path::Path;
-use super::plan::Plan;
+use super::plan::{Plan, Source};
 use super::pointer::Pointer;
 use super::selector::Selector;
 use super::status::Statuses;
@@ -237,6 +237,29 @@ pub enum Verification {
     },
     /// Evidence in stages, some of which comes after the answer.
     Plan(Arc<Plan>),
+}
+
+impl Verification {
+    /// The best evidence that it can give: `none`, `response`, `readback` or `webhook`.
+    pub fn evidence(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::ResponseBinding { assertions, .. } if assertions.is_empty() => "none",
+            Self::ResponseBinding { .. } => "response",
+            Self::Plan(plan) => {
+                let is = |wanted: fn(&Source) -> bool| {
+                    plan.stages.iter().any(|stage| wanted(&stage.source))
+                };
+                if is(|source| matches!(source, Source::Webhook)) {
+                    "webhook"
+                } else if is(|source| matches!(source, Source::Readback { .. })) {
+                    "readback"
+                } else {
+                    "response"
+                }
+            }
+        }
+    }
 }
 
 /// What paths a call may have that are refused by default (contract section 3.1).

@@ -163,6 +163,25 @@ pub fn resolve(
     Ok(resolved)
 }
 
+/// Whether what a follow-up takes from the request is there and fits, which is known before the call
+/// is made; what it takes from the answer is not.
+///
+/// # Errors
+///
+/// The first argument that cannot be filled, whatever the answer.
+pub fn check_request(follow_up: &FollowUp, scope: &Scope<'_>) -> Result<(), Unavailable> {
+    let is_known = |argument: &&Argument| match &argument.mapping {
+        Mapping::Const(_) => true,
+        Mapping::Path(path) => matches!(path.root, Root::Request),
+    };
+    let mut filled = Filled::default();
+    for argument in follow_up.arguments.iter().filter(is_known) {
+        let Some(found) = found(argument, scope)? else { continue };
+        place(&mut filled, &follow_up.reference, argument, found)?;
+    }
+    Ok(())
+}
+
 /// Fills a lookup.
 ///
 /// # Errors
@@ -255,6 +274,38 @@ fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> boo
     })
 }
 
+/// What an argument is filled with; none for an optional one whose path names nothing.
+fn found<'a>(argument: &'a Argument, scope: &Scope<'a>) -> Result<Option<Found<'a>>, Unavailable> {
+    match &argument.mapping {
+        Mapping::Const(literal) => Ok(Some(Found::Value(literal.root()))),
+        Mapping::Path(path) => match path.resolve(scope) {
+            Some(found) => Ok(Some(found)),
+            None if path.optional => Ok(None),
+            None => {
+                let lacking = lacking(path, scope);
+                let (argument, path) = (argument.name.clone(), path.to_string());
+                Err(Unavailable::NamesNothing { argument, path, lacking })
+            }
+        },
+    }
+}
+
+fn place(
+    filled: &mut Filled,
+    reference: &Reference,
+    argument: &Argument,
+    found: Found<'_>,
+) -> Result<(), Unavailable> {
+    filled.place(reference, &argument.slot, found).map_err(|fault| Unavailable::Unfit {
+        argument: argument.name.clone(),
+        source_text: match &argument.mapping {
+            Mapping::Const(_) => "const".to_owned(),
+            Mapping::Path(path) => path.to_string(),
+        },
+        fault,
+    })
+}
+
 fn fill(
     reference: &Reference,
     arguments: &[Argument],
@@ -265,26 +316,8 @@ fn fill(
     let mut reported = Vec::with_capacity(arguments.len());
     for argument in arguments {
         check_sensitive(std::slice::from_ref(argument), scope, sensitive)?;
-        let found = match &argument.mapping {
-            Mapping::Const(literal) => Found::Value(literal.root()),
-            Mapping::Path(path) => match path.resolve(scope) {
-                Some(found) => found,
-                None if path.optional => continue,
-                None => {
-                    let lacking = lacking(path, scope);
-                    let (argument, path) = (argument.name.clone(), path.to_string());
-                    return Err(Unavailable::NamesNothing { argument, path, lacking });
-                }
-            },
-        };
-        filled.place(reference, &argument.slot, found).map_err(|fault| Unavailable::Unfit {
-            argument: argument.name.clone(),
-            source_text: match &argument.mapping {
-                Mapping::Const(_) => "const".to_owned(),
-                Mapping::Path(path) => path.to_string(),
-            },
-            fault,
-        })?;
+        let Some(found) = found(argument, scope)? else { continue };
+        place(&mut filled, reference, argument, found)?;
         reported.push((argument.name.clone(), found.to_json().into_owned()));
     }
     let mut resolved = Resolved {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
+use super::target::is_override;
 use crate::call::digest::{BodyForm, is_credential};
 use crate::call::refusal::Refusal;
 use crate::contract::json::{Doc, Value, folded, folds_onto, owner, write_string};
@@ -185,7 +186,7 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
     }
     let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
     let pairs = pairs(bytes).ok_or_else(unreadable)?;
-    if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case("_method")) {
+    if pairs.iter().any(|(name, _)| is_override(name)) {
         return Err(Refusal::MethodOverride);
     }
     let doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
@@ -331,7 +332,7 @@ impl RequestDoc {
     pub fn overrides_method(&self) -> bool {
         match &self.body {
             BodyDoc::Json(doc) => {
-                doc.root().members().any(|member| member.name().eq_ignore_ascii_case("_method"))
+                doc.root().members().any(|member| folded(&member.name()) == "_method")
             }
             BodyDoc::Form(..) | BodyDoc::None | BodyDoc::Opaque => false,
         }
@@ -492,7 +493,10 @@ mod tests {
         let both = RequestDoc::new(&[], Some("AMOUNT=2"), &HeaderMap::new(), body);
         assert!(both.is_ambiguous("body", &["amount".to_owned()]));
         assert!(both.is_ambiguous("query", &["AMOUNT".to_owned()]));
-        assert_eq!(read(form, "_method=DELETE").unwrap_err(), "method_override");
+        for name in ["_method", ".method", "+_method", "_method%00", "_method%5B0%5D"] {
+            let body = format!("{name}=DELETE").leak();
+            assert_eq!(read(form, body).unwrap_err(), "method_override");
+        }
     }
 
     #[test]

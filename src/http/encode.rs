@@ -12,6 +12,8 @@ use crate::call::refusal::Refusal;
 use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
 use crate::contract::key::{Carrier, Key, KeyError, Place};
 
+const FORWARDED_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -88,6 +90,11 @@ pub fn request_head(
         // What a peer that is not listed says of others is not passed on (standards H-6).
         headers.remove(header::FORWARDED);
         headers.remove(FORWARDED_PORT);
+        headers.remove(REAL_IP);
+        if head.origin.is_tls {
+            // The handshake was with us: nobody in between can have seen a client's certificate.
+            headers.remove(FORWARDED_CERT);
+        }
         headers.insert(FORWARDED_FOR, head.peer.clone());
         headers.insert(FORWARDED_PROTO, scheme(head));
         if let Some(authority) = &head.authority {
@@ -172,6 +179,13 @@ pub fn carried_key(
             if head.nominated.contains(name) {
                 return Err(Refusal::Framing("`Connection` names the carrier of the key"));
             }
+            let is_misspelt = |other: &HeaderName| {
+                other != name && other.as_str().replace('_', "-") == name.as_str().replace('_', "-")
+            };
+            if head.headers.keys().any(is_misspelt) {
+                // Some servers read both names as one.
+                return Err(Refusal::DuplicateHeader("that carries the key"));
+            }
             let mut values = head.headers.get_all(name).iter();
             let Some(value) = values.next() else {
                 return Ok(None);
@@ -186,7 +200,12 @@ pub fn carried_key(
             }
         }
         Place::Query(name) => {
-            let values = query_values(head.query().unwrap_or_default(), name);
+            let query = head.query().unwrap_or_default();
+            let values = query_values(query, name);
+            if query.split(['&', ';']).filter(|pair| is_named(pair, name)).count() > values.len() {
+                // Some readers part pairs at `;` too, and would find it there.
+                return Err(Refusal::KeyConflict);
+            }
             match values.as_slice() {
                 [] => Ok(None),
                 [value] if value.is_empty() => Ok(None),
@@ -228,6 +247,10 @@ fn query_values(query: &str, name: &str) -> Vec<String> {
             (decode(key) == name).then(|| decode(value))
         })
         .collect()
+}
+
+fn is_named(pair: &str, name: &str) -> bool {
+    decode(pair.split('=').next().unwrap_or_default()) == name
 }
 
 fn decode(text: &str) -> String {
@@ -389,6 +412,7 @@ mod tests {
         let mut from = HeaderMap::new();
         from.insert(header::VIA, "1.0 fred".parse().unwrap());
         from.insert("x-forwarded-for", "6.6.6.6".parse().unwrap());
+        from.insert("x-real-ip", "6.6.6.6".parse().unwrap());
         from.append(header::COOKIE, "a=1".parse().unwrap());
         from.append(header::COOKIE, "b=2".parse().unwrap());
 
@@ -399,6 +423,7 @@ mod tests {
         assert_eq!(via, ["1.0 fred", "1.1 takeback-1"]);
         assert_eq!(parts.headers[header::HOST], "up:1");
         assert_eq!(parts.headers["x-forwarded-for"], "127.0.0.1");
+        assert!(!parts.headers.contains_key("x-real-ip"));
         assert_eq!(parts.headers["x-forwarded-host"], "proxy:8080");
         assert_eq!(parts.headers[header::COOKIE], "a=1; b=2");
     }
@@ -445,6 +470,22 @@ mod tests {
         assert_eq!(carried_key(&carrier, &asked, None), Ok(None));
         let given = head("/a?rid=mine");
         assert_eq!(carried_key(&carrier, &given, None).unwrap().unwrap().as_str(), "mine");
-        assert_eq!(carried_key(&carrier, &head("/a?rid=1&rid=2"), None), Err(Refusal::KeyConflict));
+        for twice in ["/a?rid=1&rid=2", "/a?x=1;rid=2", "/a?rid=1;rid=2"] {
+            assert_eq!(carried_key(&carrier, &head(twice), None), Err(Refusal::KeyConflict));
+        }
+    }
+
+    #[test]
+    fn h_20_a_header_that_some_servers_take_for_the_carrier_is_refused() {
+        let carrier = Carrier {
+            place: Place::Header(HeaderName::from_static("x-req-key")),
+            ..Carrier::unsupported()
+        };
+        for (name, is_refused) in [("x-req-key", false), ("x_req_key", true), ("x_req-key", true)] {
+            let mut asked = head("/a");
+            asked.headers.insert(HeaderName::from_static(name), HeaderValue::from_static("mine"));
+            let found = carried_key(&carrier, &asked, None);
+            assert_eq!(found.is_err(), is_refused, "{name}");
+        }
     }
 }

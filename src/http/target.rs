@@ -6,9 +6,11 @@
 //! (standards H-33; contract section 3.1).
 
 use http::{HeaderMap, HeaderValue, Uri, Version, header};
+use percent_encoding::percent_decode_str;
 
 use crate::call::Oddity;
 use crate::call::refusal::Refusal;
+use crate::contract::json::folded;
 
 /// The longest target that is taken, in bytes (standards H-20o).
 pub const MAX_TARGET: usize = 16 * 1024;
@@ -145,14 +147,20 @@ fn is_plain_authority(host: &[u8]) -> bool {
 const OVERRIDES: [&str; 4] =
     ["_method", "x-http-method", "x-http-method-override", "x-method-override"];
 
+/// Whether a reader takes a decoded name of a query, a form or a JSON body for one that asks for another
+/// method: PHP reads `.method`, ` _method` and `_method[` so.
+pub fn is_override(name: &str) -> bool {
+    let folded = folded(name);
+    OVERRIDES.contains(&folded.as_str())
+}
+
 /// Whether the query asks for another method (standards H-32).
 pub fn overrides_method(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
-        query.split('&').any(|pair| {
-            let name = pair.split('=').next().unwrap_or_default();
-            decode(name).is_some_and(|name| {
-                OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
-            })
+        // Some readers part pairs at `;` too.
+        query.split(['&', ';']).any(|pair| {
+            let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
+            is_override(&percent_decode_str(&name).decode_utf8_lossy())
         })
     })
 }
@@ -247,8 +255,61 @@ mod tests {
         assert!(overrides_method(Some("a=1&_method=DELETE")));
         assert!(overrides_method(Some("_Method=DELETE")));
         assert!(overrides_method(Some("%5fmethod=DELETE")));
+        for name in
+            [".method", "+_method", "%20.method", "_method%00", "_method%5B%5D", "%FF;_method"]
+        {
+            assert!(overrides_method(Some(&format!("a=1&{name}=DELETE"))), "{name}");
+        }
+        assert!(overrides_method(Some("a=1;_method=DELETE")));
+        assert!(!overrides_method(Some("a_method=1&method=2")));
         assert!(!overrides_method(Some("a=_method")));
         assert!(!overrides_method(None));
+    }
+
+    /// The compiler knows these rules too: a template that they always refuse is a finding.
+    #[test]
+    fn a_template_is_told_as_never_matched_exactly_where_its_paths_are_refused() {
+        let literals = [
+            "a",
+            "a%2Fb",
+            "a%2fb",
+            "a%5Cb",
+            "a%00",
+            "a;b",
+            "a%3Bb",
+            "a%0a",
+            "%7F",
+            "%ff",
+            "%C3%A9",
+            "%2e%2e%2fa",
+            "a%2F%2e",
+            "a%2F..b",
+            "a:b",
+            "..a",
+            ".a",
+            "%2ea",
+            "a%20b",
+            "%252F",
+        ];
+        for literal in literals {
+            for template in [format!("/{literal}"), format!("/x/{literal}{{id}}/y")] {
+                for allow in ["", ", allow: { encoded_slash: true }"] {
+                    let text = format!(
+                        "version: 1\noperations: {{ a: {{ match: {{ http: \"POST {template}\" }}{allow} }} }}"
+                    );
+                    let compiled = crate::policy::compile(vec![("a.yaml".to_owned(), text)]);
+                    let is_told =
+                        compiled.diagnostics.iter().any(|found| found.code == "policy/unreachable");
+                    let is_refused = match oddity(&template.replace("{id}", "1")) {
+                        None | Some(Oddity::EmptySegment) => false,
+                        Some(Oddity::EncodedSlash) => allow.is_empty(),
+                        Some(Oddity::Other(_)) => true,
+                    };
+                    assert!(compiled.snapshot.is_some(), "{}", compiled.human());
+                    assert_eq!(is_told, is_refused, "{template}{allow}: {}", compiled.human());
+                }
+            }
+        }
     }
 
     proptest! {

@@ -5,8 +5,10 @@
 //! [`Methods`] says whether it is a call or passes, [`request`] reads a `tools/call` and writes the
 //! body for the upstream, [`answer`] reads what came back, [`reply`] makes the answers that are
 //! ours, and [`sse`] finds the one event of a stream that is an answer. [`list`] writes what a policy
-//! says of tools into `tools/list`; [`catalog`] and [`sessions`] remember, bounded, what was seen of
-//! tools and of clients, and [`questions`] what clients were asked.
+//! says of tools into `tools/list`, and [`claims`] takes an upstream's own reports out of what is no
+//! answer to a call; [`catalog`] and [`sessions`] remember, bounded, what was seen of
+//! tools and of clients, [`flights`] which calls are under way, and [`questions`] what clients were
+//! asked.
 //!
 //! Two eras live on one path (standards MCP-9): the revisions 2025-03-26 to 2025-11-25 with
 //! sessions, and 2026-07-28 without, whose requests carry their version in `_meta`. A decision is
@@ -15,7 +17,9 @@
 
 pub mod answer;
 pub mod catalog;
+pub mod claims;
 pub mod clients;
+pub mod flights;
 pub mod headers;
 pub mod jsonrpc;
 pub mod list;

@@ -3,6 +3,11 @@
 //! A client answers with a POST of its own. The id of a question cannot be guessed, starts so that no
 //! upstream's id is taken for one, and counts in its own session only.
 //!
+//! A question lives in the process that asked it. An answer that reaches another one, or the same after
+//! a restart, is taken and forgotten there: it never goes upstream, and no call is made of it. The call
+//! that waits is refused when its time is over, with the token that confirms it at any process which
+//! shares the ledger.
+//!
 //! Limits: [`MAX_QUESTIONS`] at once.
 
 use std::collections::HashMap;

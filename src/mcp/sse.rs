@@ -215,6 +215,12 @@ impl Frame {
             .last()
     }
 
+    /// After how many milliseconds a client comes back for the rest of the stream, where the frame says.
+    pub fn retry_ms(&self) -> Option<u64> {
+        let value = self.lines().filter_map(|line| line.value_of(b"retry")).last()?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+
     /// The answer to the request with this id, if this event holds it, whatever its `event` is.
     pub fn answer_to(&self, id: &Id) -> Option<Answer> {
         let data = self.data()?;
@@ -254,6 +260,12 @@ impl Frame {
             out.extend_from_slice(own_end);
         }
         out.into()
+    }
+
+    /// The frame without its data, which no client dispatches; its id stays the client's cursor.
+    pub fn without_data(&self) -> Bytes {
+        let kept = self.lines().filter(|line| line.value_of(b"data").is_none());
+        kept.flat_map(|line| [line.text, line.end]).flatten().copied().collect()
     }
 
     fn lines(&self) -> Lines<'_> {

@@ -28,6 +28,7 @@ use crate::mcp::jsonrpc::Id;
 use crate::mcp::request::ToolCall;
 use crate::mcp::sse::Splitter;
 use crate::mcp::{Era, META_CAPABILITIES, META_VERSION};
+use crate::server::Drain;
 use crate::upstream::{Clocks, Sent, Upstream};
 
 /// The pages of a list that are read.
@@ -38,6 +39,9 @@ pub const COUNTS: Duration = Duration::from_secs(5 * 60);
 
 /// How long a list that could not be had is not asked for again.
 pub const RESTS: Duration = Duration::from_secs(5);
+
+/// How long the end of a session may take.
+const ENDING: Duration = Duration::from_secs(2);
 
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -53,6 +57,8 @@ pub struct Ask {
     pub upstream: Upstream,
     /// What every request to the upstream says.
     pub hop: Arc<Hop>,
+    /// The end of the process: sessions of ours end with it.
+    pub drain: Drain,
 }
 
 impl Ask {
@@ -177,6 +183,47 @@ impl Ask {
         whole_answer(&self.shared, &parts, body, &id).await
     }
 
+    /// Fetches the rest of a stream; `None` if there is no answer.
+    pub async fn resume(&self, head: &Head, event: HeaderValue) -> Option<(Parts, Body)> {
+        let mut headers = head.headers.clone();
+        headers.insert("last-event-id", event);
+        headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+        self.bare(Method::GET, head, headers).await
+    }
+
+    /// Ends a session of ours. An upstream that does not let its clients do that says so, and that is
+    /// all right.
+    pub async fn end_session(&self, head: &Head) {
+        let ending = self.bare(Method::DELETE, head, head.headers.clone());
+        // What is lost by the end of the time is a courtesy.
+        drop(tokio::time::timeout(ENDING, ending).await);
+    }
+
+    async fn bare(
+        &self,
+        method: Method,
+        head: &Head,
+        mut headers: HeaderMap,
+    ) -> Option<(Parts, Body)> {
+        for name in [METHOD, NAME, header::CONTENT_TYPE, header::CONTENT_LENGTH] {
+            headers.remove(name);
+        }
+        super::carry::ask_for_identity(&mut headers);
+        let head = Head { method, ..head.clone() };
+        let parts = encode::request_head(&head, headers, None, &self.hop).ok()?;
+        let timeouts = &self.shared.settings.timeouts;
+        let clocks = Clocks {
+            connect: timeouts.connect,
+            head: timeouts.head,
+            idle: Some(timeouts.idle),
+            total: Some(timeouts.total),
+        };
+        match self.upstream.send(Request::from_parts(parts, Body::empty()), &clocks).await {
+            Sent::Answer(answer) => Some(answer.into_parts()),
+            Sent::Lost(_) | Sent::NotSent(_) => None,
+        }
+    }
+
     /// Posts a message of ours that calls no tool; `None` if there is no answer.
     pub async fn post(
         &self,
@@ -232,27 +279,61 @@ impl Ask {
     }
 }
 
+/// What a body held.
+pub enum Whole {
+    /// The answer.
+    Answer(Answer),
+    /// Nothing that could be read as one.
+    Nothing,
+    /// The start of a stream whose rest is to be fetched (2025-11-25, standards MCP-20).
+    Rest(Cursor),
+}
+
+/// Where a stream goes on.
+pub struct Cursor {
+    /// The last event's id.
+    pub event: HeaderValue,
+    /// How long to wait before.
+    pub retry: Duration,
+}
+
+/// The wait before the rest of a stream that does not say.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The longest wait that an upstream can ask for.
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
 /// Reads the answer to the message with this id, from JSON or from a stream.
 pub async fn whole_answer(shared: &Shared, parts: &Parts, body: Body, id: &Id) -> Option<Answer> {
-    let limit = shared.settings.limits.response_body_bytes;
-    let kind = essence(&parts.headers);
-    if kind.eq_ignore_ascii_case("text/event-stream") {
-        return streamed_answer(body, id, limit).await;
-    }
-    if !is_json(kind) {
-        return None;
-    }
-    match collect_prefix(body, limit, &shared.budget, None).await {
-        Prefix::Whole(collected) => {
-            Some(Answer::read(parts.status.as_u16(), collected.bytes().clone(), id))
-        }
-        Prefix::Partial { .. } => None,
+    match whole(shared, parts, body, id).await {
+        Whole::Answer(answer) => Some(answer),
+        Whole::Nothing | Whole::Rest(_) => None,
     }
 }
 
-async fn streamed_answer(mut body: Body, id: &Id, limit: usize) -> Option<Answer> {
+/// Reads the answer to the message with this id, or where its stream goes on.
+pub async fn whole(shared: &Shared, parts: &Parts, body: Body, id: &Id) -> Whole {
+    let limit = shared.settings.limits.response_body_bytes;
+    let kind = essence(&parts.headers);
+    if kind.eq_ignore_ascii_case("text/event-stream") {
+        return streamed(body, id, limit).await;
+    }
+    if !is_json(kind) {
+        return Whole::Nothing;
+    }
+    match collect_prefix(body, limit, &shared.budget, None).await {
+        Prefix::Whole(collected) => {
+            Whole::Answer(Answer::read(parts.status.as_u16(), collected.bytes().clone(), id))
+        }
+        Prefix::Partial { .. } => Whole::Nothing,
+    }
+}
+
+async fn streamed(mut body: Body, id: &Id, limit: usize) -> Whole {
     use http_body::Body as _;
     let mut splitter = Splitter::with_limit(limit);
+    let mut cursor: Option<HeaderValue> = None;
+    let mut retry = RETRY;
     loop {
         let frame = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await;
         let is_over = !matches!(frame, Some(Ok(_)));
@@ -263,11 +344,21 @@ async fn streamed_answer(mut body: Body, id: &Id, limit: usize) -> Option<Answer
         }
         while let Some(frame) = splitter.next_frame() {
             if let Some(answer) = frame.answer_to(id) {
-                return Some(answer);
+                return Whole::Answer(answer);
             }
+            if let Some(event) = frame.event_id() {
+                cursor = HeaderValue::from_bytes(event).ok();
+            }
+            retry = frame.retry_ms().map_or(retry, Duration::from_millis).min(MAX_RETRY);
         }
         if is_over {
-            return splitter.finish().and_then(|frame| frame.answer_to(id));
+            if let Some(answer) = splitter.finish().and_then(|frame| frame.answer_to(id)) {
+                return Whole::Answer(answer);
+            }
+            return match cursor.filter(|event| !event.is_empty()) {
+                Some(event) => Whole::Rest(Cursor { event, retry }),
+                None => Whole::Nothing,
+            };
         }
     }
 }

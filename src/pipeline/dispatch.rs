@@ -3,20 +3,26 @@
 //! It never fails: an answer that was lost is an observation too. The one retry there is (a connection
 //! that died before the first byte) is inside [`Upstream::send`], which can prove that nothing was sent.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderMap, Request, header};
+use http_body::{Body as _, SizeHint};
 
 use super::step::Stage;
-use super::{Attempt, Read, Shared};
-use crate::call::payload::Body;
+use super::{Attempt, Form, Read, Shared, Write};
+use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Payload};
 use crate::contract::operation::Timeouts as OwnTimeouts;
 use crate::http::encode::{self, Hop};
+use crate::mcp::Era;
+use crate::mcp::flights::Flight;
+use crate::mcp::sessions::SESSION;
 use crate::metrics::ConnectError;
-use crate::upstream::{Clocks, NotSentReason, Sent, Upstream};
+use crate::upstream::{Clocks, LostReason, NotSentReason, Sent, Upstream};
 
 /// See the module's page.
 #[derive(Clone, Debug)]
@@ -47,11 +53,11 @@ impl Stage<Attempt> for Dispatch {
             Attempt::Read(read) => read.call.head.span.clone(),
             Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
         };
-        let (mut request, clocks) = match attempt {
+        let (mut request, clocks, flight) = match attempt {
             Attempt::Read(read) => {
                 let clocks = self.clocks(&read.served.operation.timeouts);
                 match self.read_request(read) {
-                    Ok(request) => (request, clocks),
+                    Ok(request) => (request, clocks, None),
                     Err(_) => {
                         let sent = Sent::NotSent(NotSentReason::Closed);
                         return Observation { sent, elapsed: Duration::ZERO };
@@ -62,13 +68,18 @@ impl Stage<Attempt> for Dispatch {
                 let carried = recorded.carried();
                 let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
                 let wire = carried.wire.clone();
-                (Request::from_parts(wire.head, Body::full(wire.body)), clocks)
+                let flight = self.flight(&carried.fresh.write);
+                (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
             }
         };
         if let Some(span) = &span {
             span.put(request.headers_mut());
         }
-        let sent = self.upstream.send(request, &clocks).await;
+        let sent = match flight {
+            None => self.upstream.send(request, &clocks).await,
+            // Boxed, or every call's future would have room for it.
+            Some(flight) => Box::pin(self.cancellable(request, &clocks, flight)).await,
+        };
         if let Some(span) = &span {
             let (status, error) = match &sent {
                 Sent::Answer(answer) => (Some(answer.status().as_u16()), None),
@@ -97,6 +108,34 @@ impl Stage<Attempt> for Dispatch {
 }
 
 impl Dispatch {
+    /// A write that its client can cancel: one of a session.
+    fn flight(&self, write: &Write) -> Option<Flight> {
+        let Form::Mcp { call, .. } = &write.form else { return None };
+        if call.era() != Era::Legacy || !write.head.headers.contains_key(SESSION) {
+            return None;
+        }
+        let session = self.shared.session(&write.head, &write.principal);
+        Some(self.shared.mcp.flights.begin(session, call.id().clone()))
+    }
+
+    /// Sends, and waits for a shorter time once the call was cancelled: what may have happened has an
+    /// unknown outcome then, like any answer that does not come.
+    async fn cancellable(&self, request: Request<Body>, clocks: &Clocks, flight: Flight) -> Sent {
+        let mut over = Box::pin(flight.over(self.shared.settings.mcp.cancelled));
+        let sent = tokio::select! {
+            sent = self.upstream.send(request, clocks) => sent,
+            // Dropped with it: an exchange whose answer nobody waits for any more.
+            () = &mut over => return Sent::Lost(LostReason::TotalTimeout),
+        };
+        match sent {
+            Sent::Answer(answer) => Sent::Answer(answer.map(|body| {
+                let body = Some(body);
+                Body::source(Box::new(Cancellable { body, over, _flight: flight }))
+            })),
+            Sent::Lost(_) | Sent::NotSent(_) => sent,
+        }
+    }
+
     fn clocks(&self, own: &OwnTimeouts) -> Clocks {
         let common = &self.shared.settings.timeouts;
         let or = |own: Option<u64>, common: Duration| own.map_or(common, Duration::from_millis);
@@ -136,4 +175,35 @@ impl Dispatch {
         let head = encode::request_head(&head, headers, None, &self.hop)?;
         Ok(Request::from_parts(head, body))
     }
+}
+
+/// The answer to a call of a session: it ends as one that took too long, some time after its client has
+/// cancelled the call.
+struct Cancellable {
+    body: Option<Body>,
+    over: super::stream::Stop,
+    _flight: Flight,
+}
+
+impl Source for Cancellable {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        match Pin::new(body).poll_frame(cx) {
+            Poll::Pending if self.over.as_mut().poll(cx).is_ready() => {
+                self.body = None;
+                Poll::Ready(Some(Err(BodyError::Total)))
+            }
+            polled @ (Poll::Ready(_) | Poll::Pending) => polled,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(http_body::Body::size_hint).unwrap_or_default()
+    }
+
+    fn finish(self: Box<Self>) {}
 }

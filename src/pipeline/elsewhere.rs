@@ -79,6 +79,8 @@ impl std::fmt::Debug for Inner {
 
 #[derive(Debug)]
 enum Slot {
+    /// More than one call had this id.
+    Ambiguous,
     Parked(Parked),
     /// The report of an answer that was settled.
     Told(String),
@@ -118,6 +120,16 @@ impl Elsewhere {
             inner.order.push_back(session.clone());
         }
         let slots = inner.answers.entry(session).or_default();
+        // An id that is used again, against the protocol: nobody can tell whose an answer is that comes
+        // elsewhere, so neither call gets one.
+        let slot = match slots.iter().position(|(known, _)| *known == id) {
+            None => slot,
+            Some(twin) => {
+                dropped.extend(slots.remove(twin));
+                dropped.push((id.clone(), slot));
+                Slot::Ambiguous
+            }
+        };
         if slots.len() >= MAX_ANSWERS {
             dropped.extend(slots.pop_front());
         }
@@ -138,11 +150,26 @@ impl Elsewhere {
         let (id, slot) = slots.remove(position)?;
         drop(inner);
         let report = match slot {
+            Slot::Ambiguous => {
+                self.put(session.clone(), id, Slot::Ambiguous);
+                return None;
+            }
             Slot::Parked(parked) => (parked.at_answer)(answer),
             Slot::Told(report) => report,
         };
         self.tell(session.clone(), id, report.clone());
         Some(report)
+    }
+
+    /// The session is over: nobody can come for its answers any more.
+    pub fn end_session(&self, session: &SessionKey) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let dropped = inner.answers.remove(session);
+        inner.order.retain(|known| known != session);
+        drop(inner);
+        for (_, slot) in dropped.into_iter().flatten() {
+            end(slot);
+        }
     }
 
     /// Settles a parked call that nobody came for.
@@ -177,6 +204,7 @@ impl Elsewhere {
     pub fn task_answer(&self, task: &TaskKey, answer: &Answer) -> Option<String> {
         let slot = self.take_task(task)?;
         let report = match slot {
+            Slot::Ambiguous => return None,
             Slot::Parked(parked) => (parked.at_answer)(answer),
             Slot::Told(report) => report,
         };
@@ -239,7 +267,7 @@ impl Elsewhere {
 fn end(slot: Slot) {
     match slot {
         Slot::Parked(parked) => (parked.at_end)(Ending::Expired),
-        Slot::Told(_) => {}
+        Slot::Ambiguous | Slot::Told(_) => {}
     }
 }
 
@@ -282,6 +310,34 @@ mod tests {
         assert_eq!(told(&elsewhere, &session, "7").unwrap(), "report");
         elsewhere.expire(&session, &id("7"));
         assert_eq!(ends.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn mcp_7_an_id_that_is_used_twice_settles_neither_call_by_an_answer_elsewhere() {
+        let (elsewhere, ends) = (Elsewhere::default(), Arc::new(AtomicUsize::new(0)));
+        let session = SessionKey::new("p", "s");
+        elsewhere.park(session.clone(), id("7"), parked(&ends));
+        elsewhere.park(session.clone(), id("7"), parked(&ends));
+        elsewhere.tell(session.clone(), id("8"), "of the first".to_owned());
+        elsewhere.park(session.clone(), id("8"), parked(&ends));
+
+        assert_eq!(ends.load(Ordering::Relaxed), 3);
+        for token in ["7", "7", "8"] {
+            assert_eq!(told(&elsewhere, &session, token), None);
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_over_leaves_nothing_open() {
+        let (elsewhere, ends) = (Elsewhere::default(), Arc::new(AtomicUsize::new(0)));
+        let session = SessionKey::new("p", "s");
+        elsewhere.park(session.clone(), id("7"), parked(&ends));
+
+        elsewhere.end_session(&SessionKey::new("q", "s"));
+        assert_eq!(ends.load(Ordering::Relaxed), 0);
+        elsewhere.end_session(&session);
+        assert_eq!(ends.load(Ordering::Relaxed), 1);
+        assert_eq!(told(&elsewhere, &session, "7"), None);
     }
 
     #[test]

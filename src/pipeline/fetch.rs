@@ -27,6 +27,7 @@ use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind};
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::Id;
+use crate::server::Drain;
 use crate::upstream::{Clocks, Sent, Upstream};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
@@ -45,6 +46,8 @@ pub struct Fetch {
     pub shared: Arc<Shared>,
     /// The connections that reads are made on.
     pub upstream: Upstream,
+    /// The end of the process: a session of our own ends with it.
+    pub drain: Drain,
 }
 
 /// What is read.
@@ -153,15 +156,16 @@ impl Fetch {
         let head = session::mcp_head(&head, path).ok_or("the MCP path is none")?;
         // A second time only if the upstream has forgotten the session.
         for is_last in [false, true] {
-            let client = session::client(&ask, &head, &principal, path)
+            let in_use = session::client(&ask, &head, &principal, path)
                 .await
                 .map_err(|_| "no session could be had with the upstream".to_owned())?;
-            let headers = session::headers_of(&head.headers, &client);
+            let client = &in_use.client;
+            let headers = session::headers_of(&head.headers, client);
             let meta = (client.era == Era::Modern).then(session::modern_meta);
             let asking = told(&ask, &head, headers, meta.as_deref(), tool, arguments);
             let (status, answer) = timed(asking).await?;
             if status == StatusCode::NOT_FOUND && client.session.is_some() && !is_last {
-                self.shared.mcp.clients.forget(OWN, &client);
+                self.shared.mcp.clients.forget(OWN, client);
                 continue;
             }
             return got(answer.as_ref(), source);
@@ -207,7 +211,7 @@ impl Fetch {
             &settings.upstream_headers,
         );
         let (shared, upstream) = (Arc::clone(&self.shared), self.upstream.clone());
-        Ask { shared, upstream, hop: Arc::new(hop) }
+        Ask { shared, upstream, hop: Arc::new(hop), drain: self.drain.clone() }
     }
 
     fn request(

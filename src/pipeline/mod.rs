@@ -69,6 +69,7 @@ use crate::ledger::{Expected, Ledger};
 use crate::mcp::answer::Reports;
 use crate::mcp::catalog::Catalog;
 use crate::mcp::clients::Clients;
+use crate::mcp::flights::Flights;
 use crate::mcp::questions::Questions;
 use crate::mcp::request::ToolCall;
 use crate::mcp::sessions::{SESSION, SessionKey, Sessions};
@@ -148,6 +149,16 @@ pub struct McpSettings {
     pub call_route: CallRoute,
     /// How long a call is held while its client is asked (standards MCP-31).
     pub question: Duration,
+    /// How long the answer to a call is waited for after its client has cancelled it (standards
+    /// MCP-30): long enough for one that is on its way.
+    pub cancelled: Duration,
+    /// How long a session of ours with the upstream rests before it is ended.
+    pub session_idle: Duration,
+    /// How often the stream of a held call says that it is there: whoever stands between may end one
+    /// on which nothing goes.
+    pub keep_alive: Duration,
+    /// How long a stream waits for an agent that takes nothing of it before that agent counts as gone.
+    pub stall: Duration,
 }
 
 impl Default for McpSettings {
@@ -158,6 +169,10 @@ impl Default for McpSettings {
             reports: Reports::Replace,
             call_route: CallRoute::Bridge,
             question: Duration::from_secs(45),
+            cancelled: Duration::from_secs(10),
+            session_idle: Duration::from_secs(10 * 60),
+            keep_alive: Duration::from_secs(15),
+            stall: Duration::from_secs(30),
         }
     }
 }
@@ -173,6 +188,8 @@ pub struct McpState {
     pub sessions: Sessions,
     /// Calls whose answer comes elsewhere.
     pub elsewhere: Elsewhere,
+    /// Writes of sessions that are under way.
+    pub flights: Flights,
     /// Questions that are put to clients of sessions.
     pub questions: Questions,
     /// Our own sessions, for callers that do not speak MCP.

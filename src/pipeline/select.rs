@@ -32,6 +32,7 @@ use crate::contract::operation::{Argument, Mapping, Operation, Target};
 use crate::contract::path::{Path, Request, Root, Scope, Segment};
 use crate::contract::report::Report;
 use crate::contract::selector::Selector;
+use crate::contract::undo::check_request;
 use crate::http::body::{BodyDoc, RequestDoc, essence, has_case_twin};
 use crate::http::encode;
 use crate::mcp::catalog::CONFIRM;
@@ -115,6 +116,36 @@ struct Chosen {
     mode: Mode,
     /// Why it would be refused, were the rules enforced.
     would: Option<&'static str>,
+}
+
+impl Chosen {
+    /// Serves it as what nothing takes back, whatever was declared.
+    fn serve_irreversible(&mut self, live: &Live, transport: Transport) {
+        self.class = Class::Irreversible;
+        if let Some((undeclared, _)) = live.undeclared(transport, Class::Irreversible) {
+            self.level = self.level.max(undeclared.operation.confirm);
+        }
+    }
+}
+
+/// A write that is declared to be taken back by values of its request, and lacks them, is irreversible:
+/// that is known before it is sent, so it is asked about (contract section 1).
+fn as_it_can_be_undone(
+    mut chosen: Chosen,
+    form: &Form,
+    live: &Live,
+    transport: Transport,
+) -> Chosen {
+    let operation = &chosen.served.operation;
+    let mut follow_ups = operation.inverse.iter().chain(&operation.compensate).peekable();
+    let scope = Scope { before: None, request: form.request(), response: None, key: None };
+    let is_lost = chosen.class != Class::Irreversible
+        && follow_ups.peek().is_some()
+        && follow_ups.all(|follow_up| check_request(follow_up, &scope).is_err());
+    if is_lost {
+        chosen.serve_irreversible(live, transport);
+    }
+    chosen
 }
 
 impl<R> Select<R> {
@@ -501,11 +532,7 @@ impl<R> Select<R> {
         if tool.is_some_and(|tool| tool.matches(pin)) {
             return None;
         }
-        chosen.class = Class::Irreversible;
-        let strictest = live.undeclared(Transport::Mcp, Class::Irreversible);
-        if let Some((undeclared, _)) = strictest {
-            chosen.level = chosen.level.max(undeclared.operation.confirm);
-        }
+        chosen.serve_irreversible(live, Transport::Mcp);
         Some(UNPINNED)
     }
 
@@ -549,6 +576,15 @@ impl<R> Select<R> {
         form: Form,
         would: Option<&'static str>,
     ) -> Selected {
+        let transport = match &form {
+            Form::Http { .. } => Transport::Http,
+            Form::Mcp { .. } => Transport::Mcp,
+        };
+        // The draft form is under its own operation's gates.
+        let chosen = match control.stage {
+            true => chosen,
+            false => as_it_can_be_undone(chosen, &form, &live, transport),
+        };
         let Chosen { served, metrics, class, level, mode, would: chosen_would } = chosen;
         let would = would.or(chosen_would);
         let digest = if control.stage { digest.staged() } else { digest };

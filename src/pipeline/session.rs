@@ -1,13 +1,15 @@
 //! Our own sessions with an MCP upstream: for callers that do not speak MCP, and for our own reads.
 //!
 //! One for each principal ([`Clients`](crate::mcp::clients::Clients)). What the upstream speaks is asked
-//! once: the revision without sessions first, then one with.
+//! once: the revision without sessions first, then one with. A session that has rested too long, whose
+//! place another takes, or whose process ends, is ended as the protocol has it, but not under a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use tokio::sync::OwnedRwLockReadGuard;
 
 use super::ask::{Ask, whole_answer};
 use crate::call::refusal::Refusal;
@@ -27,6 +29,14 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// Ids of our requests: none is used twice in a session.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// A session that is in use; it is not ended before this is dropped.
+#[derive(Debug)]
+pub struct InUse {
+    /// The session.
+    pub client: Arc<Client>,
+    _busy: OwnedRwLockReadGuard<()>,
+}
+
 /// A principal's session with the upstream, made if there is none.
 ///
 /// # Errors
@@ -37,20 +47,57 @@ pub async fn client(
     head: &Head,
     principal: &Principal,
     path: &str,
-) -> Result<Arc<Client>, Refusal> {
-    let clients = &ask.shared.mcp.clients;
-    if let Some(client) = clients.find(&principal.credential) {
-        return Ok(client);
+) -> Result<InUse, Refusal> {
+    let shared = &ask.shared;
+    let clients = &shared.mcp.clients;
+    while let Some(client) = clients.find(&principal.credential, shared.clock.instant()) {
+        let busy = Arc::clone(&client.busy).read_owned().await;
+        // Whoever ends a session forgets it first.
+        if clients.keeps(&principal.credential, &client) {
+            return Ok(InUse { client, _busy: busy });
+        }
     }
     let made = introduce(ask, head, path).await?;
-    Ok(clients.put(Arc::clone(&principal.credential), made))
+    let client = clients.put(Arc::clone(&principal.credential), made, shared.clock.instant());
+    let busy = Arc::clone(&client.busy).read_owned().await;
+    if client.session.is_some()
+        && let Some(mut head) = mcp_head(head, path)
+    {
+        head.headers = headers_of(&head.headers, &client);
+        end_after_rest(ask, head, Arc::clone(&principal.credential), Arc::clone(&client));
+    }
+    Ok(InUse { client, _busy: busy })
+}
+
+/// Ends a session of ours when it has rested too long, when another takes its place, or when this
+/// process ends; not under a call.
+fn end_after_rest(ask: &Ask, head: Head, principal: Arc<str>, client: Arc<Client>) {
+    let ask = ask.clone();
+    let tasks = ask.shared.tasks.clone();
+    let _detached = tasks.spawn("session of ours", async move {
+        let shared = Arc::clone(&ask.shared);
+        let clients = &shared.mcp.clients;
+        let limit = shared.settings.mcp.session_idle;
+        let left = || clients.rest(&principal, &client, shared.clock.instant(), limit);
+        while let Some(left) = left() {
+            tokio::select! {
+                // Nothing is lost: the time is looked at again.
+                () = tokio::time::sleep(left) => {}
+                () = client.gone.notified() => {}
+                () = ask.drain.begun() => break,
+            }
+        }
+        clients.forget(&principal, &client);
+        let _no_call = client.busy.write().await;
+        ask.end_session(&head).await;
+    });
 }
 
 /// Asks what the upstream speaks: the revision without sessions first.
 async fn introduce(ask: &Ask, head: &Head, path: &str) -> Result<Client, Refusal> {
     let lost = || Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16());
     let head = mcp_head(head, path).ok_or_else(lost)?;
-    let modern = Client { era: Era::Modern, version: MODERN_REVISION.to_owned(), session: None };
+    let modern = Client::new(Era::Modern, MODERN_REVISION);
     let id = next_id().ok_or_else(lost)?;
     let mut headers = headers_of(&head.headers, &modern);
     headers.insert(METHOD, HeaderValue::from_static("server/discover"));
@@ -63,8 +110,7 @@ async fn introduce(ask: &Ask, head: &Head, path: &str) -> Result<Client, Refusal
         return Ok(modern);
     }
     let id = next_id().ok_or_else(lost)?;
-    let mut legacy =
-        Client { era: Era::Legacy, version: LEGACY_REVISION.to_owned(), session: None };
+    let mut legacy = Client::new(Era::Legacy, LEGACY_REVISION);
     let mut headers = headers_of(&head.headers, &legacy);
     headers.remove(VERSION);
     let version = env!("CARGO_PKG_VERSION");

@@ -3,8 +3,9 @@
 //! All bytes pass as they came and as soon as they came; the one event that answers the call is settled
 //! and written anew with the report in it. A read's stream is rewritten where it is read, in the
 //! connection's own future. A write's stream is pumped by its task into a bounded channel: if the agent
-//! leaves, or is slower than 30 s, the pump reads on to the answer or the deadline and discards the
-//! bytes, so that the entry is finished with what really happened.
+//! leaves, or takes nothing for a while ([`McpSettings::stall`](super::McpSettings::stall)), the pump reads
+//! on to the answer or the deadline and discards the bytes, so that the entry is finished with what really
+//! happened.
 //!
 //! A stream that ends without the answer gets one from us, saying that the outcome is unknown: clients
 //! wait for ever otherwise. If the upstream gave an event an id, the client may come back for the rest
@@ -25,14 +26,12 @@ use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::contract::json::Doc;
 use crate::mcp::answer::{Answer, Reports};
+use crate::mcp::claims::{Claim, claim};
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::sse::{Frame, Splitter, event};
 
 /// Frames that wait between the pump and the agent.
 const CHANNEL: usize = 16;
-
-/// How long the pump waits for an agent that takes nothing.
-const STALL: Duration = Duration::from_secs(30);
 
 /// What becomes of the event that holds an answer.
 #[derive(Debug)]
@@ -87,6 +86,8 @@ pub type AtAnswer = Box<dyn FnOnce(&Answer, bool) -> Rewrite + Send + Sync>;
 pub struct Watched {
     /// The id of the call.
     pub id: Id,
+    /// What becomes of reports that the upstream puts into other messages.
+    pub reports: Reports,
     /// Settles the answer; the flag says whether the stream has event ids.
     pub at_answer: AtAnswer,
     /// Settles a stream that ended without the answer, and gives our message if one is called for.
@@ -95,6 +96,7 @@ pub struct Watched {
 
 struct OneAnswer {
     id: Id,
+    reports: Reports,
     watched: Option<Watched>,
     has_event_id: bool,
     /// An event that may have been the answer passed, and could not be read.
@@ -103,8 +105,8 @@ struct OneAnswer {
 
 impl OneAnswer {
     fn new(watched: Watched) -> Self {
-        let id = watched.id.clone();
-        Self { id, watched: Some(watched), has_event_id: false, has_passed_unread: false }
+        let (id, reports) = (watched.id.clone(), watched.reports);
+        Self { id, reports, watched: Some(watched), has_event_id: false, has_passed_unread: false }
     }
 }
 
@@ -145,7 +147,7 @@ impl Watch for OneAnswer {
             }
             (_, watched) => {
                 self.watched = watched;
-                frame.into_raw()
+                unclaimed(frame, self.reports)
             }
         }
     }
@@ -159,6 +161,15 @@ impl Watch for OneAnswer {
         let ours = (watched.at_end)(ended).map(|message| event(&message));
         // Two answers under one id would contradict each other.
         ours.filter(|_| !self.has_passed_unread)
+    }
+}
+
+/// A frame that answers no call, without a report that it claims (standards MCP-39).
+pub fn unclaimed(frame: Frame, reports: Reports) -> Bytes {
+    match frame.data().map(|data| claim(&data, reports)) {
+        None | Some(Claim::None) => frame.into_raw(),
+        Some(Claim::Taken(message)) => rewritten(frame, Some(message)),
+        Some(Claim::Unread) => frame.without_data(),
     }
 }
 
@@ -350,11 +361,12 @@ impl Source for Rewritten {
 }
 
 /// A write's stream: what the agent reads, and the pump that the write's task runs.
-/// `stop` ends the pump before the answer came.
+/// `stall` is how long it waits for an agent; `stop` ends the pump before the answer came.
 pub fn write_answer(
     parts: Parts,
     body: Body,
     watched: Watched,
+    stall: Duration,
     mut stop: Stop,
 ) -> (Response<Body>, Tail) {
     let (sender, receiver) = Body::channel(CHANNEL);
@@ -391,7 +403,7 @@ pub fn write_answer(
                 && let Some(open) = &sender
             {
                 // Dropping the wait loses nothing but the agent, who is taken for gone.
-                let is_there = match tokio::time::timeout(STALL, open.reserve()).await {
+                let is_there = match tokio::time::timeout(stall, open.reserve()).await {
                     Ok(Some(slot)) => {
                         slot.send(bytes);
                         true

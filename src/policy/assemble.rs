@@ -1,6 +1,7 @@
 //! Declarations to operations: degrades those with errors, links references, builds the router.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::contract::report::static_read_header;
 use crate::contract::status::Statuses;
 use crate::contract::template::Template;
 
-use super::catalog::{self, Catalog, CatalogKind};
+use super::catalog::{self, Catalog, CatalogEntry, CatalogKind, MAX_CATALOG, MAX_CATALOGS};
 use super::check::{self, Index, Linked, Links, Resolved};
 use super::diagnostic::{At, Findings, Severity, Source};
 use super::effect_spec::{Ceiling, Spec};
@@ -27,6 +28,16 @@ use super::reading::Reading;
 use super::route::Router;
 use super::tree::{self, Fault, Format, Node, Span};
 use super::{Served, Snapshot};
+
+/// The most operations of one policy. Each has some ten metric series and ten kilobytes; the largest
+/// documents of vendors have a tenth of this.
+const MAX_OPERATIONS: usize = 20_000;
+
+/// A file's name, and its text or why it cannot be read.
+pub(super) type File = (String, Result<String, String>);
+
+/// Reads the catalog of this name, of at most so many bytes; or says why not.
+pub(super) type ReadCatalog<'a> = dyn Fn(&str, usize) -> Result<String, String> + 'a;
 
 /// The files of one policy: policy files, and the catalogs that they name.
 pub(super) struct Files {
@@ -49,13 +60,13 @@ struct NamedCatalog {
 
 impl Files {
     /// Reads policy files into trees, and gets the catalogs that they name.
-    pub(super) fn gather(
-        mut files: Vec<(String, String)>,
-        read: &dyn Fn(&str) -> Result<String, String>,
-    ) -> Self {
+    pub(super) fn gather(mut files: Vec<File>, read: &ReadCatalog<'_>) -> Self {
         files.sort();
-        let trees: Vec<Result<Node, Fault>> =
-            files.iter().map(|(name, text)| tree::read(text, Format::of(name))).collect();
+        let tree = |(name, text): &File| match text {
+            Ok(text) => tree::read(text, Format::of(name)),
+            Err(why) => Err(Fault::unreadable(why)),
+        };
+        let trees: Vec<Result<Node, Fault>> = files.iter().map(tree).collect();
         let mut named: Vec<(String, CatalogKind, String, Span)> = Vec::new();
         for ((name, _), tree) in files.iter().zip(&trees) {
             let Ok(tree) = tree else { continue };
@@ -70,23 +81,27 @@ impl Files {
         let mut texts: HashMap<String, Result<String, String>> = HashMap::new();
         for ((name, text), tree) in files.into_iter().zip(trees) {
             if is_catalog(&name) {
-                texts.insert(name, Ok(text));
+                texts.insert(name, text);
             } else {
-                sources.push(Source::new(&name, &text));
+                sources.push(Source::new(&name, text.unwrap_or_default()));
                 policy_trees.push(tree);
             }
         }
         let mut docs: HashMap<String, Result<(usize, Arc<Doc>), String>> = HashMap::new();
         let mut catalogs = Vec::new();
+        let mut total: usize = 0;
         for (by, kind, name, span) in &named {
             let Some(file) = sources.iter().position(|source| *source.name == **by) else {
                 continue;
             };
             if !docs.contains_key(name) {
-                let text = texts.remove(name).unwrap_or_else(|| read(name));
+                let left = MAX_CATALOGS.saturating_sub(total);
+                let text = texts.remove(name).unwrap_or_else(|| read(name, left.min(MAX_CATALOG)));
+                total = total.saturating_add(text.as_ref().map_or(0, String::len));
                 let doc = text.and_then(|text| {
-                    let doc = Arc::new(catalog::read_doc(name, &text)?);
-                    sources.push(Source::new(name, &text));
+                    let source = Source::new(name, text);
+                    let doc = Arc::new(catalog::read_doc(&source)?);
+                    sources.push(source);
                     Ok((sources.len().saturating_sub(1), doc))
                 });
                 docs.insert(name.clone(), doc);
@@ -106,7 +121,7 @@ impl Files {
     pub(super) fn revision(&self) -> Digest {
         let mut hash = Sha256::new();
         for source in &self.sources {
-            for part in [&source.name, &source.text] {
+            for part in [&*source.name, source.text.as_str()] {
                 hash.update(part.len().to_be_bytes());
                 hash.update(part.as_bytes());
             }
@@ -123,20 +138,31 @@ impl Files {
 fn open_catalogs<'f>(
     findings: &mut Findings,
     files: &'f Files,
-) -> Vec<(usize, usize, Catalog<'f>)> {
+) -> Vec<(usize, usize, Rc<Catalog<'f>>)> {
     let mut opened = Vec::new();
+    // Many files may name one catalog.
+    let mut known: HashMap<(usize, CatalogKind), Result<Rc<Catalog<'f>>, String>> = HashMap::new();
     for named in &files.catalogs {
         let Some(source) = files.sources.get(named.file) else { continue };
         let result = match &named.read {
             Err(why) => Err(why.clone()),
-            Ok((position, doc)) => match named.kind {
-                CatalogKind::OpenApi => Catalog::open_api(doc),
-                CatalogKind::Tools => Catalog::tools(doc),
+            Ok((position, doc)) => {
+                let open = || {
+                    Ok(Rc::new(match named.kind {
+                        CatalogKind::OpenApi => Catalog::open_api(doc)?,
+                        CatalogKind::Tools => Catalog::tools(doc)?,
+                    }))
+                };
+                let catalog = known.entry((*position, named.kind)).or_insert_with(open).clone();
+                catalog.map(|catalog| (*position, catalog))
             }
-            .map(|catalog| (*position, catalog)),
         };
         match result {
-            Ok((position, catalog)) => opened.push((named.file, position, catalog)),
+            Ok((position, catalog)) => {
+                let at = At { file: named.file, source, operation: None };
+                left_out(&mut Reading { findings: &mut *findings, at }, named.span, &catalog);
+                opened.push((named.file, position, catalog));
+            }
             Err(why) => {
                 let at = At { file: named.file, source, operation: None };
                 Reading { findings, at }
@@ -150,6 +176,27 @@ fn open_catalogs<'f>(
         }
     }
     opened
+}
+
+/// Says where a catalog is named what of it no policy can name.
+fn left_out(reading: &mut Reading<'_>, span: Span, catalog: &Catalog<'_>) {
+    let left = &catalog.left_out;
+    let Some(first) = left.iter().find(|left| left.has_effect).or(left.first()) else { return };
+    let message = match left.len() {
+        1 => format!("no policy can name `{}` of it: {}", first.what, first.why),
+        count => format!(
+            "no policy can name {count} of its operations, such as `{}`: {}",
+            first.what, first.why
+        ),
+    };
+    let code = "policy/catalog_left_out";
+    if first.has_effect {
+        reading
+            .warning(code, span, message)
+            .help("what it declares of their effect is not held to");
+    } else {
+        reading.info(code, span, message).help("`takeback import` lists them; they are undeclared");
+    }
 }
 
 /// Compiles all files; `None` if one cannot be read into operations.
@@ -192,11 +239,16 @@ pub(super) fn compile(
             declared.extend(file.operations);
         }
     }
+    // Once for each catalog, however many files name it.
+    let mut done: HashSet<*const Catalog<'_>> = HashSet::new();
     for position in 0..files.trees.len() {
         for linked in linked_by(position) {
-            declare_from(findings, &linked, position, &mut declared);
+            if done.insert(std::ptr::from_ref(linked.catalog)) {
+                declare_from(findings, &linked, position, &mut declared);
+            }
         }
     }
+    too_many(findings, sources, &mut declared);
     let index = Index::new(findings, sources, &declared, &defaults, probe_targets);
     let links: Vec<Links> = (0..declared.len())
         .map(|position| check::operation(findings, sources, &index, position))
@@ -251,6 +303,19 @@ pub(super) fn compile(
     })
 }
 
+/// Refuses what is beyond [`MAX_OPERATIONS`], and looks no further at it.
+fn too_many(findings: &mut Findings, sources: &[Source], declared: &mut Vec<Declared<'_>>) {
+    let first_over = declared.get(MAX_OPERATIONS);
+    if let Some((own, at)) = first_over.and_then(|own| Some((own, check::at(sources, own)?))) {
+        let code = "policy/too_many_operations";
+        let message = format!("over {MAX_OPERATIONS} operations");
+        findings
+            .add(At { operation: None, ..at }, Severity::Error, code, own.id_span, message)
+            .help("declare what agents call; the rest is safe undeclared");
+        declared.truncate(MAX_OPERATIONS);
+    }
+}
+
 /// Adds what a catalog declares and no policy file does, and says what it leaves undeclared.
 fn declare_from<'f>(
     findings: &mut Findings,
@@ -267,7 +332,11 @@ fn declare_from<'f>(
             continue;
         }
         if entry.declares_effect() {
-            declared.extend(file::from_catalog(findings, linked, position, defaults));
+            let own = file::from_catalog(findings, linked, position, defaults);
+            if own.is_none() {
+                nameless(findings, linked, entry);
+            }
+            declared.extend(own);
         } else if linked.catalog.uses_effects && !entry.is_safe() {
             let start = entry.value.span().start;
             let span = Span { start, end: start.saturating_add(1) };
@@ -282,6 +351,20 @@ fn declare_from<'f>(
                 .help("without one it is undeclared: irreversible, and confirmed");
         }
     }
+}
+
+/// Says of an operation with an effect that it has no id to be served under.
+fn nameless(findings: &mut Findings, linked: &file::Linked<'_, '_>, entry: &CatalogEntry<'_>) {
+    let start = entry.value.span().start;
+    let span = Span { start, end: start.saturating_add(1) };
+    let at = At { file: linked.source, source: linked.text, operation: None };
+    Reading { findings, at }
+        .warning(
+            "policy/catalog_left_out",
+            span,
+            "an operation declares its effect and has no `operationId` that can be one here",
+        )
+        .help("declare it in a policy file; until then it is undeclared");
 }
 
 /// What each operation is served as, and whether that is less than it was declared.

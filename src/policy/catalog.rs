@@ -10,13 +10,21 @@
 //! keeps as YAML is read as one, and findings in it then name no place.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read as _};
+use std::path::Path;
 
-use crate::contract::json::{Doc, JsonError, MAX_TEXT, Value};
+use bytes::Bytes;
+use http::Method;
+
+use crate::contract::json::{Bounds, Doc, JsonError, Kind, MAX_TEXT, Value};
 use crate::contract::operation::{BodyType, Target};
-use crate::contract::template::{Specificity, Template};
+use crate::contract::template::{Part, Specificity, Template};
+use crate::files;
 
+use super::diagnostic::Source;
 use super::effect_spec::Transport;
+use super::route::normal;
 use super::schema::Schemas;
 use super::tree;
 
@@ -33,25 +41,78 @@ pub(super) enum CatalogKind {
     Tools,
 }
 
+/// The most bytes of all catalogs of one policy: they are compiled together.
+pub(super) const MAX_CATALOGS: usize = 2 * MAX_CATALOG;
+
+/// The most values of a catalog; GitHub's document of 13 MB has a million. Beside the text they cost 16
+/// bytes each.
+const MAX_VALUES: usize = 8 * 1024 * 1024;
+
+/// From where on a text and its table of values get [`APART`].
+const LARGE: usize = 1024 * 1024;
+
+/// The room, in bytes, that a large text and its table are given at least. The usual allocator maps a
+/// block above 32 MiB by itself and gives it back when it is freed; a smaller one comes out of a heap,
+/// of which it gives nothing back from below what a compiled policy has put there since, so that a
+/// sidecar would grow with every reload. What is not written to costs addresses only.
+const APART: usize = 33 * 1024 * 1024;
+
+/// Reads a catalog of at most `most` bytes from its file.
+///
+/// # Errors
+///
+/// What the system says; [`io::ErrorKind::FileTooLarge`], [`io::ErrorKind::InvalidData`] for what is
+/// not UTF-8, [`io::ErrorKind::InvalidInput`] for what is no regular file.
+pub fn read_catalog(path: &Path, most: usize) -> io::Result<String> {
+    let file = files::open(path)?;
+    let length = file.metadata()?.len();
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(most);
+    let room = if length > LARGE { APART.max(length.saturating_add(1)) } else { length };
+    let mut bytes = Vec::with_capacity(room);
+    let limit = u64::try_from(most).unwrap_or(u64::MAX);
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        let message = format!("it has over {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    files::text_of(bytes)
+}
+
 /// Reads a catalog's text.
 ///
 /// # Errors
 ///
 /// Why it is no document, in words.
-pub(super) fn read_doc(name: &str, text: &str) -> Result<Doc, String> {
-    if text.len() > MAX_CATALOG {
+pub(super) fn read_doc(source: &Source) -> Result<Doc, String> {
+    if source.text.len() > MAX_CATALOG {
         return Err(format!("it has over {MAX_CATALOG} bytes"));
     }
-    if name.ends_with(".json") {
-        let words = |error: JsonError| error.to_string();
-        return Doc::parse_to_depth(text.to_owned(), MAX_DEPTH).map_err(words);
+    if source.name.ends_with(".json") {
+        return parse(source.bytes())
+            .map_err(|error| at(source, error.offset, &error.fault.to_string()));
     }
-    let node = tree::read_large(text).map_err(|fault| fault.message)?;
-    node.to_doc().ok_or_else(|| "it is too large".to_owned())
+    let node = tree::read_large(&source.text, MAX_DEPTH)
+        .map_err(|fault| at(source, fault.span.start, &fault.message))?;
+    let mut json = String::with_capacity(if source.text.len() > LARGE { APART } else { 0 });
+    node.write_json(&mut json);
+    drop(node);
+    // Its own places are not the file's.
+    parse(json.into()).map_err(|error| error.fault.to_string())
+}
+
+fn at(source: &Source, offset: usize, what: &str) -> String {
+    let (line, column) = source.position(offset);
+    format!("{what} (line {line}, column {column})")
+}
+
+fn parse(text: Bytes) -> Result<Doc, JsonError> {
+    let room = if text.len() > LARGE { APART / Doc::VALUE_BYTES } else { text.len() / 16 };
+    let bounds = Bounds { depth: MAX_DEPTH, values: MAX_VALUES, room };
+    Doc::parse_large(text, bounds)
 }
 
 /// Where an input goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum InputPlace {
     /// A tool's argument.
     Argument,
@@ -124,8 +185,22 @@ pub(super) struct Catalog<'d> {
     pub(super) entries: Vec<CatalogEntry<'d>>,
     by_id: HashMap<Cow<'d, str>, usize>,
     by_target: HashMap<String, Vec<usize>>,
+    /// Ids that several operations have.
+    twice: HashSet<String>,
     /// An operation of it declares its effect.
     pub(super) uses_effects: bool,
+    /// What no policy can name, and so what no policy out of it will hold.
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+/// Something of a catalog that is no operation here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// What it is, as the catalog says it.
+    pub(super) what: String,
+    pub(super) why: &'static str,
+    /// It declares its effect, which nothing will hold to.
+    pub(super) has_effect: bool,
 }
 
 /// One operation or tool of a catalog.
@@ -135,7 +210,7 @@ pub(super) struct CatalogEntry<'d> {
     /// The operation object, or the tool.
     pub(super) value: Value<'d>,
     /// The path item that it is in.
-    item: Option<Value<'d>>,
+    pub(super) item: Option<Value<'d>>,
 }
 
 impl<'d> CatalogEntry<'d> {
@@ -167,13 +242,24 @@ impl<'d> CatalogEntry<'d> {
         let is_said = self.value.get("x-obol-destructive").and_then(Value::as_bool) == Some(true);
         let is_delete = matches!(
             &self.target,
-            Target::Http { method, .. } if *method == http::Method::DELETE
+            Target::Http { method, .. } if *method == Method::DELETE
         );
         is_said || is_delete
     }
 }
 
-const METHODS: &[&str] = &["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+const METHODS: &[(&str, Method)] = &[
+    ("get", Method::GET),
+    ("put", Method::PUT),
+    ("post", Method::POST),
+    ("delete", Method::DELETE),
+    ("options", Method::OPTIONS),
+    ("head", Method::HEAD),
+    ("patch", Method::PATCH),
+];
+
+/// Members of a path item that are no operations.
+const NO_METHODS: &[&str] = &["$ref", "description", "parameters", "servers", "summary"];
 
 impl<'d> Catalog<'d> {
     /// Looks through an OpenAPI document.
@@ -183,7 +269,11 @@ impl<'d> Catalog<'d> {
     /// Why it is none, in words.
     pub(super) fn open_api(doc: &'d Doc) -> Result<Self, String> {
         let root = doc.root();
-        let version = root.get("openapi").and_then(Value::as_str).unwrap_or_default();
+        // In YAML an unquoted version is a number.
+        let version = root.get("openapi");
+        let version = version
+            .and_then(|version| version.as_str().or(version.as_number().map(Cow::Borrowed)))
+            .unwrap_or_default();
         if !version.starts_with("3.") {
             return Err(if root.get("swagger").is_some() {
                 "it is OpenAPI 2.0; convert it to 3.0".to_owned()
@@ -194,24 +284,9 @@ impl<'d> Catalog<'d> {
         let schemas = Schemas::new(root);
         let mut catalog = Self::empty(schemas.clone());
         for path in root.get("paths").into_iter().flat_map(Value::members) {
-            // What is no template of ours can be named by no policy either.
-            let Ok(template) = Template::parse(&path.name()) else { continue };
-            let Some(item) = schemas.deref(path.value) else { continue };
-            for member in item.members() {
-                let word = member.name();
-                if !METHODS.contains(&&*word) {
-                    continue;
-                }
-                let Ok(method) = http::Method::from_bytes(word.to_ascii_uppercase().as_bytes())
-                else {
-                    continue;
-                };
-                catalog.add(CatalogEntry {
-                    id: member.value.get("operationId").and_then(Value::as_str),
-                    target: Target::Http { method, template: template.clone() },
-                    value: member.value,
-                    item: Some(item),
-                });
+            let name = path.name();
+            if !name.starts_with("x-") {
+                catalog.add_path(&name, path.value);
             }
         }
         Ok(catalog)
@@ -237,13 +312,7 @@ impl<'d> Catalog<'d> {
                 return Err("it is no tools/list answer: a page has no `tools`".to_owned());
             };
             for tool in tools.elements() {
-                let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
-                catalog.add(CatalogEntry {
-                    target: Target::Tool { name: name.as_ref().into() },
-                    id: Some(name),
-                    value: tool,
-                    item: None,
-                });
+                catalog.add_tool(tool);
             }
         }
         Ok(catalog)
@@ -255,14 +324,87 @@ impl<'d> Catalog<'d> {
             entries: Vec::new(),
             by_id: HashMap::new(),
             by_target: HashMap::new(),
+            twice: HashSet::new(),
             uses_effects: false,
+            left_out: Vec::new(),
         }
+    }
+
+    /// The operations of one path.
+    fn add_path(&mut self, path: &str, value: Value<'d>) {
+        let Some(item) = self.schemas.deref(value) else {
+            return self.leave_out(
+                path.to_owned(),
+                "its `$ref` leads nowhere in this document",
+                None,
+            );
+        };
+        if item.kind() != Kind::Object {
+            return self.leave_out(path.to_owned(), "it is no path item", None);
+        }
+        let template = Template::parse(path);
+        for member in item.members() {
+            let word = member.name();
+            if word.starts_with("x-") || NO_METHODS.contains(&&*word) {
+                continue;
+            }
+            let what = format!("{} {path}", word.to_ascii_uppercase());
+            if word == "trace" {
+                self.leave_out(what, "TRACE is always refused", Some(member.value));
+                continue;
+            }
+            let method = METHODS.iter().find(|(known, _)| *known == word);
+            let Some((_, method)) = method else {
+                let why = "OpenAPI 3 has no such method (they are in lower case)";
+                self.leave_out(what, why, Some(member.value));
+                continue;
+            };
+            match &template {
+                Err(error) => self.leave_out(what, error.reason, Some(member.value)),
+                Ok(_) if member.value.kind() != Kind::Object => {
+                    self.leave_out(what, "it is no operation", None);
+                }
+                Ok(template) => self.add(CatalogEntry {
+                    id: member.value.get("operationId").and_then(Value::as_str),
+                    target: Target::Http { method: method.clone(), template: template.clone() },
+                    value: member.value,
+                    item: Some(item),
+                }),
+            }
+        }
+    }
+
+    fn add_tool(&mut self, tool: Value<'d>) {
+        let nameless = "a tool without a name";
+        let Some(name) = tool.get("name").and_then(Value::as_str) else {
+            return self.leave_out(nameless.to_owned(), "it is called by its name", Some(tool));
+        };
+        if name.is_empty() {
+            return self.leave_out(nameless.to_owned(), "its name is empty", Some(tool));
+        }
+        if self.by_id.contains_key(&name) {
+            return self.leave_out(name.into_owned(), "a second tool of this name", Some(tool));
+        }
+        self.add(CatalogEntry {
+            target: Target::Tool { name: name.as_ref().into() },
+            id: Some(name),
+            value: tool,
+            item: None,
+        });
+    }
+
+    fn leave_out(&mut self, what: String, why: &'static str, value: Option<Value<'d>>) {
+        let has = |name: &str| value.is_some_and(|value| value.get(name).is_some());
+        let has_effect = has("x-obol-effect") || has("x-anvil-effect");
+        self.left_out.push(LeftOut { what, why, has_effect });
     }
 
     fn add(&mut self, entry: CatalogEntry<'d>) {
         let position = self.entries.len();
-        if let Some(id) = &entry.id {
-            self.by_id.entry(id.clone()).or_insert(position);
+        if let Some(id) = &entry.id
+            && *self.by_id.entry(id.clone()).or_insert(position) != position
+        {
+            self.twice.insert(id.to_string());
         }
         self.by_target.entry(target_key(&entry.target)).or_default().push(position);
         self.uses_effects |= entry.effect_spec().is_some();
@@ -273,7 +415,7 @@ impl<'d> Catalog<'d> {
     /// Kubernetes' documents say of `exec`, `attach`, `portforward` and `proxy`.
     pub(super) fn upgraded(&self) -> impl Iterator<Item = &Template> {
         self.entries.iter().filter_map(|entry| match &entry.target {
-            Target::Http { method, template } if *method == http::Method::GET => {
+            Target::Http { method, template } if *method == Method::GET => {
                 let is_connect = entry.value.get("x-kubernetes-action").and_then(Value::as_str)
                     == Some(Cow::Borrowed("connect"));
                 let has_101 =
@@ -287,6 +429,11 @@ impl<'d> Catalog<'d> {
     /// The operation with this `operationId`.
     pub(super) fn by_id(&self, id: &str) -> Option<usize> {
         self.by_id.get(id).copied()
+    }
+
+    /// Whether several operations have this `operationId`, which then names none of them.
+    pub(super) fn is_twice(&self, id: &str) -> bool {
+        self.twice.contains(id)
     }
 
     /// Every `operationId`.
@@ -326,12 +473,26 @@ impl<'d> Catalog<'d> {
     }
 }
 
-/// Targets that can be the same have one key.
+/// Targets that are the same have one key: the method, and the template without its parameters' names.
 fn target_key(target: &Target) -> String {
-    match target {
-        Target::Tool { name } => name.to_string(),
-        Target::Http { method, template } => format!("{method} {}", template.parts().len()),
+    let (method, template) = match target {
+        Target::Tool { name } => return name.to_string(),
+        Target::Http { method, template } => (method, template),
+    };
+    let mut key = method.to_string();
+    for part in template.parts() {
+        key.push('/');
+        match part {
+            Part::Literal(text) => key.push_str(&normal(text)),
+            Part::Parameter { prefix, suffix, .. } => {
+                key.push_str(&normal(prefix));
+                key.push_str("{}");
+                key.push_str(&normal(suffix));
+            }
+            Part::Rest { .. } => key.push_str("{*}"),
+        }
     }
+    key
 }
 
 fn is_same(left: &Target, right: &Target) -> bool {
@@ -349,6 +510,7 @@ fn is_same(left: &Target, right: &Target) -> bool {
 
 fn http_interface<'d>(schemas: &Schemas<'d>, entry: &CatalogEntry<'d>) -> Interface<'d> {
     let mut inputs: Vec<Input<'d>> = Vec::new();
+    let mut names: HashSet<(InputPlace, String)> = HashSet::new();
     let own = entry.value.get("parameters");
     let shared = entry.item.and_then(|item| item.get("parameters"));
     // An operation's own parameter replaces the path item's of the same name and place.
@@ -367,7 +529,7 @@ fn http_interface<'d>(schemas: &Schemas<'d>, entry: &CatalogEntry<'d>) -> Interf
         } else {
             name.into_owned()
         };
-        if inputs.iter().any(|known| known.name == name && known.place == place) {
+        if !names.insert((place, name.clone())) {
             continue;
         }
         let is_required = parameter.get("required").and_then(Value::as_bool) == Some(true);

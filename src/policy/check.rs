@@ -18,6 +18,7 @@ use super::effect_spec;
 use super::file::{Declared, Defaults};
 use super::interface;
 use super::link::Linking;
+use super::never;
 use super::reading::{Reading, Spanned};
 
 /// What an operation is, as declared; an operation with errors is served as less.
@@ -200,6 +201,7 @@ pub(super) fn operation(
     let Some(at) = at(sources, declared) else { return Links::default() };
     let mut reading = Reading { findings, at };
     method_rules(&mut reading, declared, resolved);
+    never::check(&mut reading, declared);
     let Some(effect) = &declared.effect else { return Links::default() };
     let Some(at) = effect_at(sources, declared) else { return Links::default() };
     let mut reading = Reading { findings: reading.findings, at };

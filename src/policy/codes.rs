@@ -23,7 +23,8 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "effect/carrier_name",
-        "A carrier in a query parameter or an argument needs that parameter's name.",
+        "A carrier in a query parameter or an argument needs that parameter's name; with an \
+         empty one the key would go nowhere.",
     ),
     (
         "effect/carrier_pointer",
@@ -74,12 +75,14 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "effect/compensate_twice",
-        "`compensation` is car-ir's form of `compensate`. Keep one of them.",
+        "`compensation` is car-ir's form of `compensate`, and one effect is cancelled in one \
+         way. Keep the one that names its operation and where its arguments come from.",
     ),
     (
         "effect/confirmation_for_draft",
-        "A staged call confirms its draft through this operation. It is served with the \
-         draft's level.",
+        "A staged call runs the draft, and is confirmed through this operation. The draft \
+         asks for a confirmation and the operation for none, so it is served with the draft's \
+         level; say so with `confirm`.",
     ),
     (
         "effect/credential_mapped",
@@ -106,8 +109,16 @@ const CODES: &[(&str, &str)] = &[
         "The handle is what `promote` and `discard` name the draft by; it comes from the \
          draft's answer and is not optional.",
     ),
-    ("effect/draft_on_read", "A read has no draft form."),
-    ("effect/follow_up_is_read", "What takes an effect back changes something. A read cannot."),
+    (
+        "effect/draft_on_read",
+        "A draft is the form of an effect that can be thrown away, and a read has no effect. \
+         Remove it, or correct the class.",
+    ),
+    (
+        "effect/follow_up_is_read",
+        "What takes an effect back changes something, and a read cannot. Name the operation \
+         that does; if the one that is named writes, its own class is wrong.",
+    ),
     (
         "effect/follow_up_other_transport",
         "The follow-up is on another transport than the operation. A caller that reached the \
@@ -127,24 +138,34 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "effect/lookup_key_unused",
-        "A lookup by key finds the effect by the key; an argument must be mapped to \
-         `idempotency_key`.",
+        "A lookup by key finds the effect by the key. Map one of its arguments to \
+         `idempotency_key`, or look up `by: id`.",
     ),
     (
         "effect/lookup_not_read",
-        "A lookup is made on its own, perhaps several times. It must change nothing.",
+        "A lookup is made by the sidecar itself, perhaps several times and perhaps long after \
+         the call. It must change nothing; name a read.",
     ),
-    ("effect/lookup_on_read", "A read leaves nothing to look up."),
+    (
+        "effect/lookup_on_read",
+        "A read leaves nothing to look up: if its answer is lost, it is made again. Remove \
+         the lookup, or correct the class.",
+    ),
     (
         "effect/lookup_without_idempotency_key",
         "A lookup by key needs an operation that sends its key upstream. Declare \
          `idempotency`, or look up `by: id`.",
     ),
-    ("effect/mapping_conflict", "Two arguments write the same place, or one inside the other."),
+    (
+        "effect/mapping_conflict",
+        "Two arguments write the same place of the follow-up, or one writes inside the other, \
+         and which of them holds would be a guess. Keep one.",
+    ),
     (
         "effect/mapping_missing_required",
-        "Every required input of the follow-up needs a value. A call with a gap is another \
-         call.",
+        "Every required input of the follow-up needs a value, for a call with a gap is \
+         another call. Map it from the request or the answer, or give a literal: `{ const: \
+         ... }`.",
     ),
     (
         "effect/mapping_required_optional",
@@ -167,7 +188,11 @@ const CODES: &[(&str, &str)] = &[
          `header.NAME`, `body` or `body.a.b`; a flat name goes where exactly one input has \
          it, and without a catalog only path parameters are known.",
     ),
-    ("effect/operation_missing", "No policy file declares the operation that is named."),
+    (
+        "effect/operation_missing",
+        "A follow-up, lookup or draft names an operation that no policy file declares. \
+         Declare it (all files of the directory count), or correct the name.",
+    ),
     (
         "effect/operation_self",
         "An operation cannot take itself back, unless its arguments are the call's own, \
@@ -191,7 +216,9 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "effect/path_unverified",
-        "The schema is open at this point, so nothing can be said before a call is made.",
+        "The catalog's schema is open at this point, so that nothing can be said before a \
+         call is made. If the path names nothing then, the follow-up is not offered, and the \
+         report says why.",
     ),
     (
         "effect/promote_milder",
@@ -238,10 +265,21 @@ const CODES: &[(&str, &str)] = &[
         "The catalog declares effects with `x-obol-effect`, and not for this operation, whose \
          method writes. It is undeclared.",
     ),
-    ("policy/catalog_operation", "The catalog has no operation with this `operationId`."),
+    (
+        "policy/catalog_left_out",
+        "A path of the catalog is no template, a method is none of OpenAPI's, or a tool has no \
+         name of its own. Nothing can declare such a call, so it is undeclared: a read if it is a \
+         GET, else irreversible.",
+    ),
+    (
+        "policy/catalog_operation",
+        "The catalog has no operation with this `operationId`, or has several. Name one that \
+         it has once, or the request itself: `match: { http: ... }`.",
+    ),
     (
         "policy/catalog_required",
-        "`match: { operation_id: ... }` is looked up in the file's OpenAPI catalog.",
+        "`match: { operation_id: ... }` is looked up in the OpenAPI catalog of the same file, \
+         and this file names none: `catalog: { openapi: FILE }`.",
     ),
     (
         "policy/condition",
@@ -260,10 +298,20 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/duplicate_member",
-        "Two readers of a file may disagree about which of two equal names holds. Keep one.",
+        "Two readers of a file may disagree about which of two equal names holds, and a \
+         reviewer may see the other one. Keep one.",
     ),
-    ("policy/duplicate_operation", "An id is declared once, in one file."),
-    ("policy/duration", "A duration is a whole number and a unit: `ms`, `s`, `m`, `h` or `d`."),
+    (
+        "policy/duplicate_operation",
+        "An id is declared once, in one file; which of two declarations holds would be a \
+         guess. Rename one, or make them variants of one target with `where` under ids of \
+         their own.",
+    ),
+    (
+        "policy/duration",
+        "A duration is a whole number and a unit without a space: `5000ms`, `90s`, `30m`, \
+         `24h` or `7d`.",
+    ),
     (
         "policy/empty",
         "The directory declares no operation. Policies in its folders are policies of their own: \
@@ -276,23 +324,40 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/match_http",
-        "`match: { http: ... }` is a method in upper case, a space and a path template.",
+        "`match: { http: ... }` is a method in upper case, a space and a path template: `POST \
+         /repos/{owner}/issues`. CONNECT and TRACE are refused before any policy is asked.",
     ),
     (
         "policy/match_target",
-        "An operation has exactly one target: `http`, `tool` or `operation_id`.",
+        "An operation has exactly one target: `http`, `tool` or `operation_id`. What is \
+         reached in two ways is two operations.",
     ),
-    ("policy/match_tool", "A tool is matched by its exact name."),
-    ("policy/missing_member", "A required member is not there."),
+    (
+        "policy/match_tool",
+        "A tool is matched by its exact name, as the gateway lists it in `tools/list`. An \
+         empty one is no name.",
+    ),
+    (
+        "policy/missing_member",
+        "A member that is required here is not there. The help names it, and `takeback \
+         schema` lists what each place takes.",
+    ),
     (
         "policy/not_in_catalog",
-        "The file has a catalog, and it has no such operation: no call may ever be this one.",
+        "The file has a catalog, and it has no such operation: no call may ever be this one. \
+         Compare the method, the path and the tool's name with the catalog; if it is old, \
+         renew it.",
     ),
     (
         "policy/operation_id",
-        "An id is 1 to 200 bytes without white space and does not start with `_`.",
+        "An id is 1 to 200 bytes without white space and does not start with `_`: those are \
+         takeback's own, such as `_undeclared`.",
     ),
-    ("policy/out_of_range", "A number is not in its range."),
+    (
+        "policy/out_of_range",
+        "A number is not in the range that its place has, or is no whole number. The help \
+         gives the range.",
+    ),
     (
         "policy/overlap",
         "A call can be two operations, and no rule separates them. At run time the one with \
@@ -303,9 +368,17 @@ const CODES: &[(&str, &str)] = &[
         "There are too many templates to compare them all. At run time overlaps are decided \
          all the same.",
     ),
-    ("policy/rejected_if", "`rejected_if` without assertions would hold on every answer."),
+    (
+        "policy/rejected_if",
+        "`rejected_if` says which accepted answers mean that nothing was done. Without \
+         assertions it would say so of every answer, and every call could run again.",
+    ),
     ("policy/schema_sha256", "A pin is 64 hexadecimal digits in lower case."),
-    ("policy/syntax", "The file is no YAML or JSON."),
+    (
+        "policy/syntax",
+        "The file is no YAML or JSON, or holds more than one document. Everything up to the \
+         place was understood; look at the brackets, quotes and indentation before it.",
+    ),
     (
         "policy/template",
         "A template is `/` and segments: fixed text, `{name}` with text beside it, or \
@@ -317,12 +390,26 @@ const CODES: &[(&str, &str)] = &[
          that takes longer is cut then, and its outcome is unknown until a lookup or a person \
          settles it.",
     ),
-    ("policy/too_deep", "Files are at most 64 levels deep."),
+    (
+        "policy/too_deep",
+        "Files are at most 64 levels deep, and no member of a policy is a tenth of that: \
+         there is a bracket or an indent too many.",
+    ),
     (
         "policy/too_large",
-        "A policy file is at most 1 MiB. Split it; every file of the directory is read.",
+        "A policy file is at most 1 MiB, so that one file can be reviewed. Split it; every \
+         file of the directory is read.",
     ),
-    ("policy/too_many_variants", "One target is at most 256 operations."),
+    (
+        "policy/too_many_operations",
+        "One policy is at most 20,000 operations: each has metric series and memory of its own. \
+         Declare what agents call, or give each gateway a sidecar with a policy of its own.",
+    ),
+    (
+        "policy/too_many_variants",
+        "One target is at most 256 operations, because every call of it is held against each \
+         of them. Tell them apart by path, or let one operation take the strictest of them.",
+    ),
     (
         "policy/undeclared_weaker_than_declared",
         "Undeclared calls would need less than a declared one does, so leaving an operation \
@@ -330,18 +417,36 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/unknown_member",
-        "The lists of members are closed: a misspelt name would be a rule that does not hold.",
+        "The lists of members are closed: a misspelt name would be a rule that does not hold. \
+         Correct the name; `takeback schema` lists what each place takes.",
     ),
-    ("policy/unknown_word", "The value is none of the words that can stand here."),
+    (
+        "policy/unknown_word",
+        "The value is none of the words that can stand here, and a word that is not \
+         understood must not pass for the mildest. The help lists them.",
+    ),
     (
         "policy/unreachable",
-        "Another operation of the same target stands for every call that this one matches, or \
-         no call can satisfy its conditions. It is never served.",
+        "Another operation of the same target stands for every call that this one matches, no \
+         call can satisfy its conditions, or every path of its template is refused before it is \
+         matched. It is never served.",
     ),
-    ("policy/unreadable", "The directory or a file cannot be read."),
+    (
+        "policy/unreadable",
+        "The directory or a file of it cannot be read: it is not there, this user may not, it \
+         is no regular file, or no UTF-8. A policy is served whole or not at all.",
+    ),
+    (
+        "policy/unseen_character",
+        "The text has a character that is not shown, or that changes the order in which the rest \
+         is shown: what a reviewer approves would not be what is compiled. In a quoted text such \
+         a character can be written as an escape.",
+    ),
     (
         "policy/upgrade_refused",
-        "Upgraded connections cannot be looked into and are refused with 501.",
+        "`allow: { upgrade: true }` says that the operation opens another protocol. What is \
+         said over such a connection cannot be looked into, so it is refused with 501; send \
+         it to the gateway directly.",
     ),
     (
         "policy/upgrade_under_wildcard",
@@ -351,15 +456,24 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/vary_on",
-        "Credentials are part of every digest by way of the principal, and controls never \
-         are.",
+        "`vary_on` adds headers to what tells two calls apart. Credentials are in it by way \
+         of the principal, and controls never are, for they do not change what a call does.",
     ),
-    ("policy/version", "This reads version 1 of the policy format."),
+    (
+        "policy/version",
+        "This reads version 1 of the policy format: `version: 1`. A later version may mean \
+         other things by the same words.",
+    ),
     (
         "policy/weaker_confirmation",
-        "The operation's own level is weaker than its class or the file's defaults ask for.",
+        "The operation's own `confirm` is weaker than its class, or the file's defaults, ask \
+         for. It holds; remove it, or say in a comment why less will do.",
     ),
-    ("policy/wrong_type", "The value is of another type."),
+    (
+        "policy/wrong_type",
+        "The value is of another type than its place takes. Text that looks like a number or \
+         a truth value is quoted; numbers and truth values are not.",
+    ),
     (
         "policy/yaml_feature",
         "Anchors, aliases, tags, merge keys and directives let a value stand elsewhere than \
@@ -367,36 +481,62 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "spec/absent_requires_delete",
-        "EffectSpec AbsentRequiresDelete: `absent` proves a deletion and nothing else.",
+        "EffectSpec AbsentRequiresDelete: that something is absent afterwards proves a \
+         deletion and nothing else. Assert what is there, or correct `kind`.",
     ),
     (
         "spec/accepted_not_success",
         "A 3xx or 4xx status is listed as accepted. A redirect or a client error proves no \
-         effect.",
+         effect; leave it in neither list, and the outcome is unknown until it is looked up.",
     ),
-    ("spec/assertion_name_too_long", "EffectSpec AssertionNameTooLong: at most 256 characters."),
+    (
+        "spec/assertion_name_too_long",
+        "EffectSpec AssertionNameTooLong: receipts carry the name of each assertion, at most \
+         256 characters of it.",
+    ),
     (
         "spec/claim_unreachable",
         "No stage makes a claim that `completion.acceptable` names, so the plan can never \
-         complete.",
+         complete. Let a stage claim it, or accept what the stages claim.",
     ),
-    ("spec/deadline_zero", "`deadline_s: 0` has passed when the plan starts."),
+    (
+        "spec/deadline_zero",
+        "`deadline_s: 0` has passed when the plan starts, so that nothing is ever looked at. \
+         Give the seconds that its last stage may need.",
+    ),
     (
         "spec/delete_not_destructive",
-        "`destructive` is a signal of its own and is not derived. A delete usually has it.",
+        "`destructive` is a signal of its own and is not derived from the kind; it decides \
+         about the confirmation. A delete usually has it: say `true`, or `false` if nothing \
+         is lost.",
     ),
-    ("spec/destructive_read", "A read destroys nothing."),
+    (
+        "spec/destructive_read",
+        "A read destroys nothing. One of the two is wrong: the kind, or `destructive`.",
+    ),
     (
         "spec/duplicate_assertion_name",
-        "EffectSpec DuplicateAssertionName: results carry the name and nothing else.",
+        "EffectSpec DuplicateAssertionName: results carry the name and nothing else, so that \
+         two of one name could not be told apart.",
     ),
-    ("spec/duplicate_stage_id", "EffectSpec DuplicateStageId."),
-    ("spec/empty_assertion_name", "EffectSpec EmptyAssertionName."),
+    (
+        "spec/duplicate_stage_id",
+        "EffectSpec DuplicateStageId: the evidence of a stage is kept under its id, which is \
+         unique in its plan.",
+    ),
+    (
+        "spec/empty_assertion_name",
+        "EffectSpec EmptyAssertionName: results carry the name and nothing else. Give it one.",
+    ),
     (
         "spec/empty_completion_predicate",
-        "EffectSpec EmptyCompletionPredicate: the plan could never finish.",
+        "EffectSpec EmptyCompletionPredicate: without an acceptable claim the plan could \
+         never finish. Name at least one, and its trust.",
     ),
-    ("spec/empty_stage_id", "EffectSpec EmptyStageId."),
+    (
+        "spec/empty_stage_id",
+        "EffectSpec EmptyStageId: the evidence of a stage is kept under its id. Give it one.",
+    ),
     (
         "spec/equals_request_outside_immediate",
         "EffectSpec EqualsRequestOutsideImmediate: the request is no longer in memory in a \
@@ -407,7 +547,11 @@ const CODES: &[(&str, &str)] = &[
         "A send, a notification or a payment has left the vendor's state; what takes it back \
          leaves a trace.",
     ),
-    ("spec/invalid_header_name", "EffectSpec InvalidHeaderName."),
+    (
+        "spec/invalid_header_name",
+        "EffectSpec InvalidHeaderName: a header's name is letters, digits and `-`; what is \
+         written here could never be sent or found.",
+    ),
     (
         "spec/invalid_pointer",
         "EffectSpec InvalidPointer: a pointer is empty or starts with `/`, and `~` is \
@@ -415,13 +559,18 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "spec/invalid_selector_fields",
-        "EffectSpec InvalidSelectorFields: bodies take a pointer, headers a header, the \
-         status neither.",
+        "EffectSpec InvalidSelectorFields: bodies take a `pointer`, headers a `header`, the \
+         status neither, and none takes another's.",
     ),
-    ("spec/invalid_status", "EffectSpec InvalidStatus: 100 to 599."),
+    (
+        "spec/invalid_status",
+        "EffectSpec InvalidStatus: a status is from 100 to 599; another would never be \
+         matched.",
+    ),
     (
         "spec/invalid_status_range",
-        "EffectSpec InvalidStatusRange: `start` is not above `end`, both from 100 to 599.",
+        "EffectSpec InvalidStatusRange: `start` is not above `end`, and both are from 100 to \
+         599; another range would never be matched.",
     ),
     (
         "spec/mutation_without_assertions",
@@ -433,8 +582,16 @@ const CODES: &[(&str, &str)] = &[
         "An operand is composite, or there is none; selected values are scalars, so the \
          assertion can never pass.",
     ),
-    ("spec/no_evidence_on_read", "A read has no effect to prove."),
-    ("spec/no_evidence_with_verification", "`no_evidence` goes with `verification: {type: none}`."),
+    (
+        "spec/no_evidence_on_read",
+        "`no_evidence` says why nothing proves an effect, and a read has none. Remove it, or \
+         correct the kind.",
+    ),
+    (
+        "spec/no_evidence_with_verification",
+        "`no_evidence` says that nothing proves the effect, and the verification beside it \
+         says what does. Keep one; `verification: {type: none}` goes with `no_evidence`.",
+    ),
     (
         "spec/overlapping_status",
         "EffectSpec OverlappingStatus: a status is matched by two entries, across the lists \
@@ -445,8 +602,16 @@ const CODES: &[(&str, &str)] = &[
         "Events are not heard here: a stage that waits for one is reported as not evaluated, \
          and proves nothing.",
     ),
-    ("spec/plan_without_stages", "EffectSpec PlanWithoutStages: write `{type: none}`."),
-    ("spec/pointer_too_long", "EffectSpec PointerTooLong: at most 512 bytes."),
+    (
+        "spec/plan_without_stages",
+        "EffectSpec PlanWithoutStages: a plan without stages looks at nothing. Write \
+         `verification: {type: none}`, and `no_evidence` with the reason.",
+    ),
+    (
+        "spec/pointer_too_long",
+        "EffectSpec PointerTooLong: a pointer is at most 512 bytes. Point at a member that is \
+         nearer to the top.",
+    ),
     (
         "spec/probe",
         "EffectSpec Probe: the target is a slug, the path starts with `/`, at most 8 \
@@ -466,15 +631,19 @@ const CODES: &[(&str, &str)] = &[
     (
         "spec/protected_header",
         "A header of the connection, the message, a credential or a control cannot carry a \
-         key.",
+         key: it is made, replaced or removed on the way. Name the header in which this API \
+         takes one.",
     ),
     (
         "spec/rejected_not_definite",
-        "408, 409, 425 and 429 may come after part of the work was done.",
+        "408, 409, 425 and 429 may come after part of the work was done. Listed as definitely \
+         rejected, they let the call run again; in neither list, the outcome is unknown until \
+         it is looked up.",
     ),
     (
         "spec/remote_mcp_cannot_attest",
-        "EffectSpec RemoteMcpCannotAttest: a remote server's own claim proves nothing.",
+        "EffectSpec RemoteMcpCannotAttest: a remote server's own claim proves nothing about \
+         what it did. Use `trust: gateway_observed_only`.",
     ),
     (
         "spec/request_selector_outside_immediate",
@@ -483,21 +652,49 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "spec/selector_unresolved",
-        "The catalog declares nothing where the selector looks; what finds nothing proves \
-         nothing.",
+        "The catalog declares nothing where the selector looks, and what finds nothing proves \
+         nothing. Correct the pointer; if the catalog is old, renew it.",
     ),
-    ("spec/stage_after_deadline", "A stage starts after the plan's deadline."),
+    (
+        "spec/stage_after_deadline",
+        "A stage starts after the plan's deadline, so that it is never looked at. `after_s` \
+         is at most `deadline_s`.",
+    ),
     (
         "spec/tautology",
         "Every assertion repeats the status, which dispatch has classified already: a green \
          check that proves nothing.",
     ),
-    ("spec/too_many_allowed_values", "EffectSpec TooManyAllowedValues: at most 32."),
-    ("spec/too_many_assertions", "EffectSpec TooManyAssertions: at most 32 in one list."),
-    ("spec/too_many_stages", "EffectSpec TooManyStages: at most 8."),
-    ("spec/unsupported_plan_version", "EffectSpec UnsupportedPlanVersion: 1 is read."),
-    ("spec/unsupported_spec_version", "`schema_version: 1` is read."),
-    ("spec/untrusted_cannot_verify", "EffectSpec UntrustedCannotVerify."),
+    (
+        "spec/too_many_allowed_values",
+        "EffectSpec TooManyAllowedValues: `one_of` takes at most 32 values. So many say \
+         little about one effect; assert what this call asked for with `equals_request`.",
+    ),
+    (
+        "spec/too_many_assertions",
+        "EffectSpec TooManyAssertions: at most 32 in one list, because each is evaluated \
+         while the caller waits.",
+    ),
+    (
+        "spec/too_many_stages",
+        "EffectSpec TooManyStages: a plan has at most 8, because each may be a call to the \
+         upstream.",
+    ),
+    (
+        "spec/unsupported_plan_version",
+        "EffectSpec UnsupportedPlanVersion: plans of `schema_version: 1` are read. A later \
+         version may mean other things by the same words.",
+    ),
+    (
+        "spec/unsupported_spec_version",
+        "Specs of `schema_version: 1` are read. A later version may mean other things by the \
+         same words.",
+    ),
+    (
+        "spec/untrusted_cannot_verify",
+        "EffectSpec UntrustedCannotVerify: a claim whose source nobody trusts completes \
+         nothing. Name a source that can be trusted, such as `gateway_observed`.",
+    ),
     (
         "spec/unverified",
         "Nothing is declared that proves the effect. The verdict of such calls is \
@@ -506,7 +703,11 @@ const CODES: &[(&str, &str)] = &[
     (
         "spec/verification_value_out_of_bounds",
         "EffectSpec VerificationValueOutOfBounds: a literal is at most 4096 bytes and 8 \
-         levels.",
+         levels, because it is compared while the caller waits.",
     ),
-    ("spec/webhook_without_event_types", "EffectSpec WebhookWithoutEventTypes."),
+    (
+        "spec/webhook_without_event_types",
+        "EffectSpec WebhookWithoutEventTypes: a stage that waits for events says for which. \
+         List those that carry the evidence.",
+    ),
 ];

@@ -7,13 +7,15 @@
 //! ([`Findings::is_readable`]). Findings are reported all at once, in file order and then by
 //! position, so that two runs over the same files say the same.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use bytes::Bytes;
 
-use super::tree::Span;
+use super::tree::{Span, is_unseen};
 use crate::contract::json::write_string;
 
 /// How bad a finding is.
@@ -43,34 +45,91 @@ impl Severity {
 pub struct Source {
     /// Its name, relative to the policy directory.
     pub name: Arc<str>,
-    /// Its text.
-    pub text: Arc<str>,
+    /// Its text. Shared with what reads it: a catalog is too large to be there twice.
+    pub text: Arc<String>,
+    /// Made for the first finding.
+    index: OnceLock<Index>,
+}
+
+/// How far apart [`Index::marks`] are, in bytes.
+const APART: usize = 1024;
+
+/// Where lines and characters are in a text. A catalog may be one line of some megabytes with thousands
+/// of findings, none of which may cost that line again.
+#[derive(Clone, Debug)]
+struct Index {
     /// The offset of each line's first byte.
     lines: Vec<usize>,
+    /// How many characters begin before every so many bytes.
+    marks: Vec<usize>,
+}
+
+impl Index {
+    fn of(text: &str) -> Self {
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let starts = breaks.map(|(offset, _)| offset.saturating_add(1));
+        let lines = std::iter::once(0).chain(starts).collect();
+        let mut marks = Vec::with_capacity(text.len() / APART + 1);
+        let mut count: usize = 0;
+        for piece in text.as_bytes().chunks(APART) {
+            marks.push(count);
+            count = count.saturating_add(characters(piece));
+        }
+        marks.push(count);
+        Self { lines, marks }
+    }
+
+    /// How many characters begin before this byte.
+    fn before(&self, text: &str, offset: usize) -> usize {
+        let offset = offset.min(text.len());
+        let mark = offset / APART;
+        let rest = text.as_bytes().get(mark.saturating_mul(APART)..offset).unwrap_or_default();
+        self.marks.get(mark).copied().unwrap_or(0).saturating_add(characters(rest))
+    }
+}
+
+/// How many characters begin in these bytes of a text.
+fn characters(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
 
 impl Source {
     /// A file with this name and text.
-    pub fn new(name: &str, text: &str) -> Self {
-        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        let lines =
-            std::iter::once(0).chain(breaks.map(|(offset, _)| offset.saturating_add(1))).collect();
-        Self { name: name.into(), text: text.into(), lines }
+    pub fn new(name: &str, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: Arc::new(text.into()), index: OnceLock::new() }
+    }
+
+    /// Its text as bytes, without a copy.
+    pub(super) fn bytes(&self) -> Bytes {
+        struct Shared(Arc<String>);
+        impl AsRef<[u8]> for Shared {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_bytes()
+            }
+        }
+        Bytes::from_owner(Shared(Arc::clone(&self.text)))
+    }
+
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| Index::of(&self.text))
     }
 
     /// The line and column of a byte, both from 1; columns count characters.
     pub fn position(&self, offset: usize) -> (usize, usize) {
-        let line = self.lines.partition_point(|start| *start <= offset).max(1);
-        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        let before = self.text.get(start..offset).unwrap_or_default();
-        (line, before.chars().count().saturating_add(1))
+        let index = self.index();
+        let line = index.lines.partition_point(|start| *start <= offset).max(1);
+        let start = index.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let before = |offset| index.before(&self.text, offset);
+        let column = before(offset).saturating_sub(before(start));
+        (line, column.saturating_add(1))
     }
 
     /// The text of the line that this byte is on, its number and its first byte's offset.
     fn line(&self, offset: usize) -> (&str, usize, usize) {
         let (line, _) = self.position(offset);
-        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        let end = self.lines.get(line).map_or(self.text.len(), |next| next.saturating_sub(1));
+        let lines = &self.index().lines;
+        let start = lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let end = lines.get(line).map_or(self.text.len(), |next| next.saturating_sub(1));
         (self.text.get(start..end).unwrap_or_default(), line, start)
     }
 }
@@ -108,14 +167,19 @@ impl Diagnostic {
             Severity::Info => Level::INFO,
         };
         let title = level.primary_title(self.message.as_str()).id(self.code);
+        let mut drawn_at = self.column.saturating_sub(1);
         let mut group = match source {
             // Only the line is handed over: the renderer reads all that it is given, each time.
             Some(source) if !source.text.is_empty() => {
                 let (text, line, start) = source.line(self.span.start);
                 let from = self.span.start.saturating_sub(start).min(text.len());
                 let to = self.span.end.saturating_sub(start).clamp(from, text.len());
+                let (text, from, to) = window(text, from, to);
+                let until = |end: usize| text.get(..end).map_or(0, |text| seen(text).len());
+                let (from, to) = (until(from), until(to));
+                drawn_at = text.get(..from).map_or(0, |text| text.chars().count());
                 title.element(
-                    Snippet::source(text)
+                    Snippet::source(seen(text).into_owned())
                         .line_start(line)
                         .path(&*self.file)
                         .annotation(AnnotationKind::Primary.span(from..to)),
@@ -126,7 +190,11 @@ impl Diagnostic {
         if let Some(help) = &self.help {
             group = group.element(Level::HELP.message(help.as_str()));
         }
-        Renderer::plain().decor_style(DecorStyle::Ascii).render(&[group])
+        let drawn = Renderer::plain().decor_style(DecorStyle::Ascii).render(&[group]);
+        let at = |column: usize| format!("{}:{}:{column}\n", self.file, self.line);
+        let shown = drawn_at.saturating_add(1);
+        // Of a very long line only a part is drawn, and the place is counted in that.
+        if shown == self.column { drawn } else { drawn.replacen(&at(shown), &at(self.column), 1) }
     }
 
     /// For programs: one JSON object on one line.
@@ -158,6 +226,48 @@ impl Diagnostic {
         debug_assert!(written.is_ok());
         out
     }
+}
+
+/// The part of a line that is drawn: what is around the place, as far as a terminal shows it. The
+/// renderer reads all that it is given, each time.
+fn window(text: &str, from: usize, to: usize) -> (&str, usize, usize) {
+    const AROUND: usize = 200;
+    // A place may be a byte, inside a character.
+    let up = |mut offset: usize| {
+        while !text.is_char_boundary(offset) {
+            offset = offset.saturating_add(1);
+        }
+        offset
+    };
+    let down = |mut offset: usize| {
+        while !text.is_char_boundary(offset) {
+            offset = offset.saturating_sub(1);
+        }
+        offset
+    };
+    let from = down(from.min(text.len()));
+    let start = down(from.saturating_sub(AROUND));
+    let end = up(from.saturating_add(2 * AROUND).min(text.len()));
+    let to = up(to.clamp(from, end));
+    let part = text.get(start..end).unwrap_or_default();
+    (part, from.saturating_sub(start), to.saturating_sub(start))
+}
+
+/// As [`seen`]; the usual text costs nothing.
+fn clean(text: String) -> String {
+    match seen(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(text) => text,
+    }
+}
+
+/// A text as it may be written to a terminal: what is not shown, or moves the rest, is replaced.
+fn seen(text: &str) -> Cow<'_, str> {
+    let is_odd = |c: char| (c.is_control() && c != '\t') || is_unseen(c);
+    if !text.contains(is_odd) {
+        return Cow::Borrowed(text);
+    }
+    text.chars().map(|c| if is_odd(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// How many errors, and how many other findings, are kept: a file with more is broken as a whole,
@@ -222,7 +332,7 @@ impl Findings {
             line,
             column,
             operation: at.operation.map(Arc::from),
-            message: message.into(),
+            message: clean(message.into()),
             help: None,
         };
         let others = self.found.len().saturating_sub(self.errors.min(MAX_KEPT));
@@ -285,7 +395,7 @@ impl Diagnostic {
 
     /// Says what to do.
     pub(super) fn help(&mut self, help: impl Into<String>) {
-        self.help = Some(help.into());
+        self.help = Some(clean(help.into()));
     }
 }
 
@@ -356,7 +466,7 @@ mod tests {
         assert_eq!(source.position(4), (1, 4));
         assert_eq!(source.position(6), (2, 1));
         assert_eq!(source.position(10), (2, 5));
-        assert_eq!(source.position(999), (2, 1));
+        assert_eq!(source.position(999), (2, 5), "the end");
     }
 
     #[test]
@@ -388,6 +498,66 @@ mod tests {
              \"operation\":null,\"message\":\"`clas` is not a member\",\
              \"help\":\"did you mean `class`?\",\"line\":2,\"column\":1,\"start\":11,\"end\":15}"
         );
+    }
+
+    #[test]
+    fn a_place_in_a_very_long_line_is_drawn_with_what_is_around_it() {
+        let text = format!("a\n{}here{}", "\u{e9}".repeat(3_000), "x".repeat(3_000));
+        let source = Source::new("a.yaml", text.as_str());
+        let start = text.find("here").unwrap();
+        let mut findings = Findings::default();
+        let at = At { file: 0, source: &source, operation: None };
+        findings.add(at, Severity::Error, "policy/syntax", Span { start, end: start + 4 }, "m");
+        let found = findings.finish();
+        assert_eq!((found[0].line, found[0].column), (2, 3_001));
+
+        let drawn = found[0].human(Some(&source));
+
+        assert!(drawn.contains("--> a.yaml:2:3001\n"), "{drawn}");
+        assert!(drawn.len() < 1_000);
+        let lines: Vec<&str> = drawn.lines().collect();
+        let column = |line: &str, wanted: char| line.chars().position(|c| c == wanted).unwrap();
+        assert_eq!(column(lines[3], 'h'), column(lines[4], '^'), "{drawn}");
+        assert_eq!(lines[4].matches('^').count(), 4, "{drawn}");
+        for offset in (0..text.len()).filter(|offset| text.is_char_boundary(*offset)) {
+            let line = text[..offset].matches('\n').count() + 1;
+            let column = text[..offset].rsplit('\n').next().unwrap().chars().count() + 1;
+            assert_eq!(source.position(offset), (line, column), "{offset}");
+        }
+    }
+
+    #[test]
+    fn a_place_inside_a_character_is_drawn_as_the_character() {
+        let source = Source::new("a.json", "é\n");
+        let mut findings = Findings::default();
+        let at = At { file: 0, source: &source, operation: None };
+        findings.add(at, Severity::Error, "policy/syntax", Span { start: 0, end: 1 }, "m");
+        findings.add(at, Severity::Error, "policy/syntax", Span { start: 1, end: 2 }, "m");
+
+        for found in findings.finish() {
+            assert!(found.human(Some(&source)).contains("1 | é\n  | ^"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_file_moves_the_terminal_that_it_is_drawn_on() {
+        let text = "a: \u{202e}x\u{85} \u{1b}[2J b";
+        let source = Source::new("a.yaml", text);
+        let mut findings = Findings::default();
+        let at = At { file: 0, source: &source, operation: None };
+        let span = Span { start: text.find('b').unwrap(), end: text.len() };
+        let message = "`\u{1b}[31m` is odd";
+        findings.add(at, Severity::Error, "policy/syntax", span, message).help("\u{200b}?");
+
+        let drawn = findings.finish()[0].human(Some(&source));
+
+        assert!(
+            !drawn.contains(|c: char| (c.is_control() && c != '\n') || is_unseen(c)),
+            "{drawn:?}"
+        );
+        let lines: Vec<&str> = drawn.lines().collect();
+        let column = |line: &str, wanted: char| line.chars().position(|c| c == wanted).unwrap();
+        assert_eq!(column(lines[3], 'b'), column(lines[4], '^'), "{drawn}");
     }
 
     #[test]

@@ -2,17 +2,22 @@
 //!
 //! A change is weaker if it lets something through that the old policy would have stopped, asked
 //! about, recorded as worse, or protected: a milder class, a weaker confirmation, `observe` for
-//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder.
-//! Other changes are named and not judged.
+//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, more
+//! that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
+//! Other changes are named and not judged. What is compared of a contract is in `terms`.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::contract::class::{Class, Level, Mode, OnUnknown, Repeat};
-use crate::contract::key::{OperationId, Place};
-use crate::contract::operation::{FollowUp, Operation, Target};
+use crate::contract::key::OperationId;
+use crate::contract::operation::{Operation, Target};
 
+use super::explain::words;
+use super::route::Group;
 use super::{Served, Snapshot, Undeclared};
+
+mod terms;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +53,7 @@ pub fn diff(old: &Snapshot, new: &Snapshot) -> Vec<Change> {
         .collect();
     for id in ids {
         match (old.operation(id), new.operation(id)) {
-            (Some(before), Some(after)) => operation(before, after, &mut changes),
+            (Some(before), Some(after)) => operation(before, after, old, &mut changes),
             (Some(before), None) => removed(before, new, &mut changes),
             (None, Some(after)) => added(after, old, &mut changes),
             (None, None) => {}
@@ -78,20 +83,20 @@ fn undeclared(old: &Snapshot, new: &Snapshot, changes: &mut Vec<Change>) {
     add("class of reads", class(before), class(after), before && !after);
 }
 
-fn operation(before: &Served, after: &Served, changes: &mut Vec<Change>) {
+fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &mut Vec<Change>) {
     let (old, new) = (&before.operation, &after.operation);
+    let known = changes.len();
     let mut add = |what, before: String, after: String, is_weaker| {
         if before != after {
             let operation = Some(old.id.clone());
             changes.push(Change { operation, what, before, after, is_weaker });
         }
     };
-    add("target", target(old), target(new), false);
+    let takes_over = target(old) != target(new) && shadows(new, old_policy);
+    add("target", target(old), target(new), takes_over);
     add("class", old.class.to_string(), new.class.to_string(), new.class < old.class);
     add("confirm", old.confirm.to_string(), new.confirm.to_string(), new.confirm < old.confirm);
     add("mode", old.mode.to_string(), new.mode.to_string(), new.mode < old.mode);
-    let loses_key = new.carrier.place == Place::Unsupported;
-    add("carrier", carrier(old), carrier(new), loses_key);
     let lets_repeats = old.repeat != Repeat::Allow && new.repeat == Repeat::Allow;
     add("repeat", old.repeat.to_string(), new.repeat.to_string(), lets_repeats);
     let strictness = |rule| match rule {
@@ -101,25 +106,10 @@ fn operation(before: &Served, after: &Served, changes: &mut Vec<Change>) {
     };
     let is_laxer = strictness(new.on_unknown) < strictness(old.on_unknown);
     add("on_unknown", old.on_unknown.to_string(), new.on_unknown.to_string(), is_laxer);
-    let follow_ups =
-        [("inverse", &old.inverse, &new.inverse), ("compensate", &old.compensate, &new.compensate)];
-    for (what, before, after) in follow_ups {
-        add(what, follow_up(before.as_ref()), follow_up(after.as_ref()), false);
+    for term in terms::all(before, after) {
+        add(term.what, term.before, term.after, term.is_weaker);
     }
-    let lookup = |operation: &Operation| {
-        let lookup = operation.lookup.as_ref();
-        lookup.map_or_else(none, |lookup| lookup.reference.operation.to_string())
-    };
-    add("lookup", lookup(old), lookup(new), false);
-    let draft = |operation: &Operation| {
-        let draft = operation.draft.as_ref();
-        draft.map_or_else(none, |draft| draft.reference.operation.to_string())
-    };
-    add("draft", draft(old), draft(new), false);
-    let ceiling = (before.ceiling.as_str().to_owned(), after.ceiling.as_str().to_owned());
-    add("evidence", ceiling.0, ceiling.1, false);
-    let is_silent = changes.iter().all(|change| change.operation.as_ref() != Some(&old.id));
-    if is_silent && old.fingerprint != new.fingerprint {
+    if changes.len() == known && old.fingerprint != new.fingerprint {
         changes.push(Change {
             operation: Some(old.id.clone()),
             what: "contract",
@@ -148,10 +138,11 @@ fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
 fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
     let is = &after.operation;
     let was_read = is_safe(is) && !old.undeclared_get_writes();
-    let is_weaker = !was_read
-        && (is.class < Class::Irreversible
-            || Undeclared::Confirm(is.confirm) < old.undeclared()
-            || is.mode < old.undeclared_mode());
+    let is_weaker = shadows(is, old)
+        || !was_read
+            && (is.class < Class::Irreversible
+                || Undeclared::Confirm(is.confirm) < old.undeclared()
+                || is.mode < old.undeclared_mode());
     changes.push(Change {
         operation: Some(is.id.clone()),
         what: "declared",
@@ -161,15 +152,29 @@ fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
     });
 }
 
+/// Whether some of the calls that it takes were declared before, by an operation that is more severe or
+/// stricter. Asked of one path: the template with a value that no other template names.
+fn shadows(operation: &Operation, old: &Snapshot) -> bool {
+    let was: Vec<&Group> = match &operation.target {
+        Target::Tool { name } => old.find_tool(name).into_iter().collect(),
+        Target::Http { method, template } => {
+            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
+            old.find_http(method, &sample).groups().to_vec()
+        }
+    };
+    was.iter().flat_map(|group| &group.operations).any(|was| {
+        let was = &was.operation;
+        let is_milder =
+            |is: &Operation| is.class < was.class || is.confirm < was.confirm || is.mode < was.mode;
+        was.id != operation.id && is_milder(operation)
+    })
+}
+
 fn is_safe(operation: &Operation) -> bool {
     match &operation.target {
         Target::Http { method, .. } => matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS"),
         Target::Tool { .. } => false,
     }
-}
-
-fn none() -> String {
-    "none".to_owned()
 }
 
 fn summary(operation: &Operation) -> String {
@@ -182,29 +187,15 @@ fn summary(operation: &Operation) -> String {
 }
 
 fn target(operation: &Operation) -> String {
-    let conditions = match operation.conditions.len() {
-        0 => String::new(),
-        1 => " with 1 condition".to_owned(),
-        count => format!(" with {count} conditions"),
+    let mut text = match &operation.target {
+        Target::Http { method, template } => format!("{method} {template}"),
+        Target::Tool { name } => format!("tool {name}"),
     };
-    match &operation.target {
-        Target::Http { method, template } => format!("{method} {template}{conditions}"),
-        Target::Tool { name } => format!("tool {name}{conditions}"),
+    for (position, condition) in operation.conditions.iter().enumerate() {
+        text.push_str(if position == 0 { " where " } else { " and " });
+        text.push_str(&words(condition));
     }
-}
-
-fn carrier(operation: &Operation) -> String {
-    match &operation.carrier.place {
-        Place::Header(name) => format!("header {name}"),
-        Place::Query(name) => format!("query {name}"),
-        Place::BodyPointer { pointer, .. } => format!("body {}", pointer.as_str()),
-        Place::Argument(name) => format!("argument {name}"),
-        Place::Unsupported => none(),
-    }
-}
-
-fn follow_up(follow_up: Option<&FollowUp>) -> String {
-    follow_up.map_or_else(none, |follow_up| follow_up.reference.operation.to_string())
+    text
 }
 
 #[cfg(test)]
@@ -299,5 +290,89 @@ mod tests {
     fn a_contract_that_is_written_otherwise_is_named() {
         let new = A.replace("idempotency: {", "no_evidence: empty_response_body, idempotency: {");
         assert_eq!(changes(A, &new), ["a: contract: as it was -> written otherwise"]);
+    }
+
+    #[test]
+    fn an_operation_that_takes_calls_of_a_stricter_one_is_weaker() {
+        let old = "a: { match: { http: \"GET /a/{id}\" }, effect: { class: irreversible } }";
+        let new = format!("operations: {{ {old}, b: {{ match: {{ http: GET /a/b }} }} }}");
+        let old = format!("operations: {{ {old} }}");
+        assert_eq!(changes(&old, &new), ["b: declared: undeclared -> read (weaker)"]);
+        let tool = "operations: { a: { match: { tool: t } } }";
+        let variant = "operations: { a: { match: { tool: t } }, b: { match: { tool: t, where: { \
+            request.dry: { equals: true } } }, effect: { class: read } } }";
+        assert_eq!(changes(tool, variant), ["b: declared: undeclared -> read (weaker)"]);
+        assert!(changes(variant, tool).iter().all(|change| !change.contains("weaker")));
+        let wider = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
+        assert_eq!(changes(tool, &wider), ["a: target: tool t -> tool t where request.dry exists"]);
+    }
+
+    /// Each: what is said, and what is written before and after.
+    #[test]
+    fn each_term_of_a_contract_is_named_and_what_protects_less_is_judged() {
+        let policy = |effect: &str, beside: &str| {
+            format!(
+                "operations: {{ a: {{ match: {{ http: POST /a }}, {beside} effect: {{ class: \
+                 compensable, compensate: {{ operation: c, arguments: {{ path.id: response.id }} }}, \
+                 {effect} }} }}, c: {{ match: {{ http: \"POST /c/{{id}}\" }} }}, \
+                 r: {{ match: {{ http: \"GET /c/{{id}}\" }} }} }}"
+            )
+        };
+        let key = "idempotency: { type: header, name: K";
+        let lookup = "lookup: { operation: r, by: id, arguments: { path.id: response.id }";
+        let cases = [
+            (
+                "carrier: header k -> header k, kept 86400000 ms, replay full (weaker)",
+                format!("{key} }}"),
+                format!("{key}, retention: 24h, replay: full }}"),
+            ),
+            (
+                "lookup: r (path.id: response.id) -> r (path.id: response.id), settles after 5 ms \
+                 (weaker)",
+                format!("{lookup} }}"),
+                format!("{lookup}, settle_ms: 5 }}"),
+            ),
+            (
+                "lookup: r (path.id: response.id) -> none",
+                format!("{lookup} }}"),
+                String::new(),
+            ),
+            (
+                "rejected statuses: 400-407, 410-424, 426-428, 430-499 -> 409, 500 (weaker)",
+                String::new(),
+                "dispatch_statuses: { accepted: [{ type: exact, status: 201 }], \
+                 definitely_rejected: [{ type: exact, status: 409 }, { type: exact, status: 500 }] }"
+                    .to_owned(),
+            ),
+            (
+                "evidence: response -> none (weaker)",
+                "verification: { type: response_binding, config: { trust: gateway_observed_only, \
+                 assertions: [{ type: exists, name: id, actual: { source: response_body, pointer: \
+                 /id } }] } }"
+                    .to_owned(),
+                String::new(),
+            ),
+        ];
+        for (expected, old, new) in cases {
+            let found = changes(&policy(&old, ""), &policy(&new, ""));
+            assert!(found.contains(&format!("a: {expected}")), "{expected}: {found:?}");
+        }
+        let beside = [
+            ("sensitive: [/x, /y],", "sensitive: [/x],", "sensitive: /x, /y -> /x (weaker)"),
+            ("vary_on: [X-A],", "", "vary_on: x-a -> none (weaker)"),
+            ("", "allow: { encoded_slash: true },", "allow: none -> encoded_slash (weaker)"),
+            ("", "is_error: rejected,", "is_error: ambiguous -> rejected (weaker)"),
+            ("", "timeout: { total_ms: 5 },", "timeout: none -> total_ms 5"),
+            ("", "max_body_bytes: 5,", "max_body_bytes: none -> 5"),
+        ];
+        for (old, new, expected) in beside {
+            let found = changes(&policy("", old), &policy("", new));
+            assert_eq!(found, [format!("a: {expected}")]);
+        }
+        let other = policy("", "").replace("path.id: response.id", "path.id: response.key");
+        assert_eq!(
+            changes(&policy("", ""), &other),
+            ["a: compensate: c (path.id: response.id) -> c (path.id: response.key)"]
+        );
     }
 }

@@ -253,7 +253,8 @@ fn reasons(found: &Found<'_>, served: &Served, scope: &Scope<'_>, told: &mut Exp
     }
 }
 
-fn words(condition: &Condition) -> String {
+/// A condition as it is told.
+pub(super) fn words(condition: &Condition) -> String {
     let path = &condition.path;
     match &condition.test {
         Test::Absent => format!("{path} is absent"),

@@ -84,6 +84,15 @@ pub(super) struct Linked<'c, 'd> {
     pub(super) text: &'c Source,
 }
 
+/// The catalogs of one file.
+#[derive(Clone, Copy)]
+struct Catalogs<'l, 'c, 'd> {
+    /// Those that could be read.
+    linked: &'l [Linked<'c, 'd>],
+    /// The file names some; of those that could not be read it is told there.
+    are_named: bool,
+}
+
 /// One operation as it was read.
 pub(super) struct Declared<'d> {
     /// Which file it is in, by position.
@@ -189,11 +198,12 @@ pub(super) fn read<'d>(
     file: usize,
     source: &Source,
     tree: &Node,
-    catalogs: &[Linked<'_, 'd>],
+    linked: &[Linked<'_, 'd>],
 ) -> Option<File<'d>> {
     let at = At { file, source, operation: None };
     let mut reading = Reading { findings, at };
     let fields = reading.fields(tree, "a policy file", FILE)?;
+    let catalogs = Catalogs { linked, are_named: fields.get("catalog").is_some() };
     if let Some(node) = fields.require(&mut reading, "version")
         && reading.integer(node, "`version`", 0).is_some_and(|version| version != 1)
     {
@@ -298,7 +308,7 @@ fn operation<'d>(
     findings: &mut Findings,
     at: At<'_>,
     entry: &Entry,
-    catalogs: &[Linked<'_, 'd>],
+    catalogs: Catalogs<'_, '_, 'd>,
 ) -> Option<Declared<'d>> {
     let Some(id) = OperationId::new(&entry.name) else {
         let mut reading = Reading { findings, at };
@@ -322,7 +332,7 @@ fn operation<'d>(
         declared.target = target(&mut reading, node, catalogs);
     }
     let known = declared.target.as_ref().and_then(|target| {
-        let known = in_catalog(&mut reading, declared.match_span, target, catalogs)?;
+        let known = in_catalog(&mut reading, declared.match_span, target, catalogs.linked)?;
         declared.interface = known.0.catalog.interface(known.1, target);
         Some(known)
     });
@@ -445,7 +455,11 @@ pub(super) fn from_catalog<'d>(
 }
 
 /// `match: { http | tool | operation_id }`
-fn target(reading: &mut Reading<'_>, node: &Node, catalogs: &[Linked<'_, '_>]) -> Option<Target> {
+fn target(
+    reading: &mut Reading<'_>,
+    node: &Node,
+    catalogs: Catalogs<'_, '_, '_>,
+) -> Option<Target> {
     let fields = reading.fields(node, "`match`", &["http", "tool", "operation_id", "where"])?;
     let given: Vec<&Entry> =
         ["http", "tool", "operation_id"].iter().filter_map(|name| fields.entry(name)).collect();
@@ -477,19 +491,29 @@ fn target(reading: &mut Reading<'_>, node: &Node, catalogs: &[Linked<'_, '_>]) -
 fn catalog_target(
     reading: &mut Reading<'_>,
     entry: &Entry,
-    catalogs: &[Linked<'_, '_>],
+    catalogs: Catalogs<'_, '_, '_>,
 ) -> Option<Target> {
     let id = reading.text(&entry.value, "`match.operation_id`")?;
     let mut ids = Vec::new();
-    for linked in catalogs {
+    for linked in catalogs.linked {
         let is_http = |entry: &&CatalogEntry<'_>| matches!(entry.target, Target::Http { .. });
         let known = linked.catalog.by_id(id).and_then(|at| linked.catalog.entries.get(at));
+        if linked.catalog.is_twice(id) {
+            let message = format!("the catalog has more than one operation `{id}`");
+            reading
+                .error("policy/catalog_operation", entry.value.span, message)
+                .help("name the request itself: `http: \"POST /path/{name}\"`");
+            return None;
+        }
         if let Some(known) = known.filter(is_http) {
             return Some(known.target.clone());
         }
         ids.extend(linked.catalog.ids());
     }
-    if catalogs.is_empty() {
+    if catalogs.linked.is_empty() && catalogs.are_named {
+        return None;
+    }
+    if catalogs.linked.is_empty() {
         reading
             .error("policy/catalog_required", entry.span, "`operation_id` needs a catalog")
             .help("name the request itself: `http: \"POST /path/{name}\"`");
@@ -517,12 +541,14 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
     let method = http::Method::from_bytes(word.as_bytes())
         .ok()
         .filter(|_| !word.bytes().any(|byte| byte.is_ascii_lowercase()));
-    let Some(method) = method.filter(|method| *method != http::Method::CONNECT) else {
+    // Both are refused whatever a policy says.
+    let is_served = |method: &http::Method| !matches!(method.as_str(), "CONNECT" | "TRACE");
+    let Some(method) = method.filter(is_served) else {
         let span = reading.inside(node, 0);
         let span = Span { end: span.start.saturating_add(word.len()).min(span.end), ..span };
         reading
             .error("policy/match_http", span, format!("`{word}` is no method that can be matched"))
-            .help("methods are exact and written in upper case");
+            .help("methods are written in upper case; CONNECT and TRACE are refused always");
         return None;
     };
     let offset = word.len().saturating_add(1);

@@ -7,11 +7,11 @@
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::catalog::MAX_CATALOG;
+use super::assemble::File;
+use super::catalog;
 use super::diagnostic::{At, Diagnostic, Findings, Severity, Source};
 use super::tree::Span;
 use super::{Compiled, compile_with};
-use crate::files;
 
 /// The most files of one policy directory.
 pub const MAX_FILES: usize = 1_000;
@@ -34,8 +34,12 @@ pub fn load(directory: &Path) -> Compiled {
 /// operation that may take longer is a finding.
 pub fn load_within(directory: &Path, grace: Option<Duration>) -> Compiled {
     let shown = directory.display().to_string();
-    let mut compiled = match read_directory(directory) {
-        Ok(files) => compile_with(files, &|name| read_catalog(directory, name), grace),
+    let root = Root::of(directory);
+    let mut compiled = match read_directory(&root) {
+        Ok(files) => {
+            let read = |name: &str, most: usize| catalog_below(&root, name, most);
+            compile_with(files, &read, grace)
+        }
         Err((name, message)) => {
             let help = "a policy is a directory of .yaml, .yml and .json files";
             let (source, found) = about_all(&name, "policy/unreadable", message, help);
@@ -113,30 +117,59 @@ fn is_policy_name(name: &str) -> bool {
     is_policy && !name.starts_with('.')
 }
 
-/// A catalog's text, or why it cannot be read.
-fn read_catalog(directory: &Path, name: &str) -> Result<String, String> {
+/// A directory as it is when its reading begins.
+///
+/// The files of a mounted volume are links through `..data`, which is swapped for another revision at
+/// any moment. It is followed once, so that all files are of one revision even if it is swapped, and
+/// swapped back, meanwhile.
+struct Root<'d> {
+    directory: &'d Path,
+    data: Option<PathBuf>,
+}
+
+impl<'d> Root<'d> {
+    fn of(directory: &'d Path) -> Self {
+        Self { directory, data: std::fs::read_link(directory.join("..data")).ok() }
+    }
+
+    /// Where a file below the directory is read.
+    fn path(&self, below: &Path) -> PathBuf {
+        self.pinned(below).unwrap_or_else(|| self.directory.join(below))
+    }
+
+    fn pinned(&self, below: &Path) -> Option<PathBuf> {
+        let data = self.data.as_ref()?;
+        let mut parts = below.components();
+        let link = std::fs::read_link(self.directory.join(parts.next()?)).ok()?;
+        let target = link.strip_prefix("..data").ok()?;
+        let path = self.directory.join(data).join(target);
+        let rest = parts.as_path();
+        // Joined to nothing, a path would end in a slash: no file is there.
+        Some(if rest.as_os_str().is_empty() { path } else { path.join(rest) })
+    }
+}
+
+/// The text of a catalog of at most `most` bytes, or why it cannot be read.
+fn catalog_below(root: &Root<'_>, name: &str, most: usize) -> Result<String, String> {
     let path = Path::new(name);
     // A policy file must not be able to have any file of the machine read and shown in a finding.
     let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_below {
         return Err("it is not below the policy directory".to_owned());
     }
-    let path = directory.join(path);
-    let most = u64::try_from(MAX_CATALOG).unwrap_or(u64::MAX);
-    files::read_text(&path, most).map_err(|error| error.to_string())
+    catalog::read_catalog(&root.path(path), most).map_err(|error| error.to_string())
 }
 
-/// The policy files of a directory, or the name and the reason of what could not be read.
-fn read_directory(directory: &Path) -> Result<Vec<(String, String)>, (String, String)> {
-    let shown = directory.display().to_string();
-    let fault = |name: &str, what: &str, error: &std::io::Error| {
-        (name.to_owned(), format!("{what}: {error}"))
-    };
-    let entries = std::fs::read_dir(directory)
-        .map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
+/// The policy files of a directory: their names, and their texts or why they cannot be read. Or the name
+/// and the reason of what cannot be read at all.
+fn read_directory(root: &Root<'_>) -> Result<Vec<File>, (String, String)> {
+    let shown = root.directory.display().to_string();
+    let fault =
+        |error: &std::io::Error| (shown.clone(), format!("the directory cannot be read: {error}"));
+    let entries = std::fs::read_dir(root.directory).map_err(|error| fault(&error))?;
     let mut names = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| fault(&shown, "the directory cannot be read", &error))?;
+        let entry = entry.map_err(|error| fault(&error))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         if is_policy_name(&name) {
             names.push(name);
@@ -150,20 +183,20 @@ fn read_directory(directory: &Path) -> Result<Vec<(String, String)>, (String, St
     let mut read = Vec::with_capacity(names.len());
     let mut total: usize = 0;
     for name in names {
-        let path = directory.join(&name);
+        let path = root.path(Path::new(&name));
         if path.is_dir() {
             continue;
         }
-        let left = u64::try_from(MAX_TOTAL.saturating_sub(total)).unwrap_or(u64::MAX);
-        let text = match files::read_text(&path, left) {
-            Ok(text) => text,
+        // It may be a catalog, which is large.
+        let text = match catalog::read_catalog(&path, MAX_TOTAL.saturating_sub(total)) {
             Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
                 let message = format!("the policy files have over {MAX_TOTAL} bytes together");
                 return Err((shown, message));
             }
-            Err(error) => return Err(fault(&name, "the file cannot be read", &error)),
+            Err(error) => Err(error.to_string()),
+            Ok(text) => Ok(text),
         };
-        total = total.saturating_add(text.len());
+        total = total.saturating_add(text.as_ref().map_or(0, String::len));
         read.push((name, text));
     }
     Ok(read)
@@ -203,6 +236,52 @@ mod tests {
         assert_eq!(folders(&root.join("b")), [root.join("b")]);
         assert!(folders(&root.join("none")).is_empty());
         assert_eq!(folders(&root.join("nowhere")), [root.join("nowhere")]);
+    }
+
+    #[test]
+    fn all_files_are_of_the_revision_that_was_there_when_the_reading_began() {
+        use std::os::unix::fs::symlink;
+        let directory = make(&[
+            ("..1/a.yaml", "one a"),
+            ("..1/catalog/b.json", "one b"),
+            ("..2/a.yaml", "two a"),
+            ("..2/catalog/b.json", "two b"),
+            ("own.yaml", "own"),
+        ]);
+        let at = |name: &str| directory.path().join(name);
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/a.yaml", at("a.yaml")).unwrap();
+        symlink("..data/catalog", at("catalog")).unwrap();
+        let root = Root::of(directory.path());
+
+        symlink("..2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+
+        let read = read_directory(&root).unwrap();
+        let expected = [("a.yaml", "one a"), ("own.yaml", "own")];
+        assert_eq!(read, expected.map(|(name, text)| (name.to_owned(), Ok(text.to_owned()))));
+        assert_eq!(catalog_below(&root, "catalog/b.json", 100).unwrap(), "one b");
+        let after = Root::of(directory.path());
+        assert_eq!(catalog_below(&after, "catalog/b.json", 100).unwrap(), "two b");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_does_not_hide_what_is_wrong_with_the_others() {
+        let directory = make(&[("a.yaml", "version: 2\n"), ("c.yaml", "version: 3\n")]);
+        std::fs::write(directory.path().join("b.yaml"), b"version: 1\n# \xff\n").unwrap();
+
+        let compiled = load(directory.path());
+
+        assert!(compiled.snapshot.is_none());
+        let found: Vec<(&str, &str)> =
+            compiled.diagnostics.iter().map(|found| (&*found.file, found.code)).collect();
+        let expected = [
+            ("a.yaml", "policy/version"),
+            ("b.yaml", "policy/unreadable"),
+            ("c.yaml", "policy/version"),
+        ];
+        assert_eq!(found, expected);
+        assert!(compiled.human().contains("not UTF-8 in line 2"), "{}", compiled.human());
     }
 
     #[test]

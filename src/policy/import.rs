@@ -4,30 +4,52 @@
 //! gets no class, which makes it irreversible and confirmed, because whether a call can be taken
 //! back is a claim that a person makes. What the document hints at is written beside it as a
 //! comment: a DELETE on the path that a POST's answer completes, a draft flag, a place for a key, a
-//! tool's own annotations.
+//! tool's own annotations, another server. What no policy can name (a path that is no template, a tool
+//! without a name) is left out, and said: what is not declared is undeclared, and whoever reviews the
+//! skeleton must know that something is missing from it.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use crate::contract::json::{Doc, Value, write_string};
+use crate::contract::json::{Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::template::{Part, Template};
 
 use super::catalog::{self, Catalog, CatalogEntry, InputPlace, Interface};
+use super::diagnostic::Source;
+use super::schema_digest;
+use super::tree::is_unseen;
 
 /// Members that vendors take a key in.
 const KEY_NAMES: &[&str] =
     &["idempotency_key", "idempotencyKey", "client_token", "clientToken", "dedup_key", "requestId"];
+
+/// How many of the operations that are left out are named, each; a document that is no such document
+/// could fill a terminal.
+const MAX_NAMED: usize = 200;
+
+/// What came of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The policy file.
+    pub skeleton: String,
+    /// How many operations it declares.
+    pub operations: usize,
+    /// What of the document is not in it, with the reason; a line each. The skeleton says it too.
+    pub left_out: Vec<String>,
+}
 
 /// A skeleton for an OpenAPI document, whose name the skeleton gives as its catalog.
 ///
 /// # Errors
 ///
 /// Why the text is no such document, in words.
-pub fn import_openapi(name: &str, text: &str) -> Result<String, String> {
-    let doc = catalog::read_doc(name, text)?;
+pub fn import_openapi(name: &str, text: impl Into<String>) -> Result<Imported, String> {
+    let doc = catalog::read_doc(&Source::new(name, text))?;
     let catalog = Catalog::open_api(&doc)?;
-    Ok(skeleton(&catalog, "openapi", name))
+    let mut imported = skeleton(&catalog, "openapi", name);
+    imported.skeleton.insert_str(0, &base_paths(doc.root()));
+    Ok(imported)
 }
 
 /// A skeleton for a saved `tools/list` answer.
@@ -35,13 +57,13 @@ pub fn import_openapi(name: &str, text: &str) -> Result<String, String> {
 /// # Errors
 ///
 /// As [`import_openapi`].
-pub fn import_tools(name: &str, text: &str) -> Result<String, String> {
-    let doc: Doc = catalog::read_doc(name, text)?;
+pub fn import_tools(name: &str, text: impl Into<String>) -> Result<Imported, String> {
+    let doc = catalog::read_doc(&Source::new(name, text))?;
     let catalog = Catalog::tools(&doc)?;
     Ok(skeleton(&catalog, "tools", name))
 }
 
-fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> String {
+fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     let mut out = format!("version: 1\ncatalog: {{ {member}: {} }}\noperations:", quoted(name));
     if catalog.entries.is_empty() {
         out.push_str(" {}");
@@ -52,6 +74,7 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> String {
     for (position, (entry, id)) in catalog.entries.iter().zip(&ids).enumerate() {
         let mut block = Block { out: &mut out };
         block.head(id, entry);
+        block.elsewhere(entry);
         let interface = catalog.interface(position, &entry.target);
         match (&entry.target, interface) {
             (Target::Http { .. }, Some(interface)) if !entry.is_safe() => {
@@ -61,7 +84,64 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> String {
             (_, _) => {}
         }
     }
+    let left_out = left_out(catalog);
+    if !left_out.is_empty() {
+        out.push_str(
+            "\n# Left out, because no policy can name it; undeclared, and so irreversible:\n",
+        );
+        let mut block = Block { out: &mut out };
+        for line in &left_out {
+            block.remark("", line);
+        }
+    }
+    Imported { skeleton: out, operations: ids.len(), left_out }
+}
+
+/// A line for each thing that no policy can name.
+fn left_out(catalog: &Catalog<'_>) -> Vec<String> {
+    let named = catalog.left_out.iter().take(MAX_NAMED);
+    let mut lines: Vec<String> = named
+        .map(|left| {
+            let what: String = left.what.chars().take(200).map(shown).collect();
+            format!("{what}: {}", left.why)
+        })
+        .collect();
+    let more = catalog.left_out.len().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+/// What the document's servers say of the path before all paths, as a comment: a policy's templates
+/// come after the base path of `upstream.url`.
+fn base_paths(root: Value<'_>) -> String {
+    let mut out = String::new();
+    for url in servers(root) {
+        let authority = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+        let path = authority.find('/').and_then(|at| authority.get(at..)).unwrap_or_default();
+        if !path.trim_end_matches('/').is_empty() {
+            let mut block = Block { out: &mut out };
+            block.remark("", &format!("The document's server is {url}."));
+            block.remark(
+                "",
+                "If upstream.url does not end in its path, add that to each path here.",
+            );
+            break;
+        }
+    }
     out
+}
+
+/// The URLs of the `servers` of a document, a path or an operation.
+fn servers(value: Value<'_>) -> Vec<String> {
+    let all = value.get("servers").into_iter().flat_map(Value::elements).take(8);
+    all.filter_map(|server| Some(server.get("url")?.as_str()?.into_owned())).collect()
+}
+
+/// A character as it may stand in a comment and on a terminal.
+fn shown(character: char) -> char {
+    if character.is_control() || is_unseen(character) { ' ' } else { character }
 }
 
 /// An id out of the catalog's own name, or the target; unique.
@@ -93,9 +173,20 @@ fn id_of(entry: &CatalogEntry<'_>, used: &mut HashSet<String>) -> String {
     id
 }
 
+/// A text in quotes, in which whatever is not shown is an escape.
 fn quoted(text: &str) -> String {
-    let mut out = String::new();
-    write_string(text, &mut out);
+    let mut json = String::new();
+    write_string(text, &mut json);
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_control() || is_unseen(character) {
+            // Writing to a string cannot fail.
+            let written = write!(out, "\\U{:08x}", u32::from(character));
+            debug_assert!(written.is_ok());
+        } else {
+            out.push(character);
+        }
+    }
     out
 }
 
@@ -113,9 +204,21 @@ impl Block<'_> {
 
     /// A comment; what comes out of a document cannot end it.
     fn comment(&mut self, text: &str) {
-        let text: String =
-            text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(400).collect();
-        self.line(format_args!("    # {text}"));
+        self.remark("    ", text);
+    }
+
+    fn remark(&mut self, indent: &str, text: &str) {
+        let text: String = text.chars().map(shown).take(400).collect();
+        self.line(format_args!("{indent}# {text}"));
+    }
+
+    /// A server of its own is not the one that the sidecar stands before.
+    fn elsewhere(&mut self, entry: &CatalogEntry<'_>) {
+        let own = servers(entry.value);
+        let shared = || entry.item.map(servers).unwrap_or_default();
+        if let Some(url) = own.into_iter().next().or_else(|| shared().into_iter().next()) {
+            self.comment(&format!("It is served at {url}: does your gateway send it there?"));
+        }
     }
 
     fn head(&mut self, id: &str, entry: &CatalogEntry<'_>) {
@@ -165,6 +268,9 @@ impl Block<'_> {
             self.comment("destructive: true");
         }
         self.shared_hints(interface, InputPlace::Argument);
+        self.comment("To serve it as irreversible when its schema is another than this one:");
+        let pin = schema_digest(entry.value).to_hex();
+        self.comment(&format!("schema_sha256: \"{pin}\""));
     }
 
     fn shared_hints(&mut self, interface: &Interface<'_>, place: InputPlace) {
@@ -262,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_skeleton_compiles_and_gives_no_write_a_class() {
-        let text = import_openapi("api.json", API).unwrap();
+        let text = import_openapi("api.json", API).unwrap().skeleton;
         let files =
             vec![("a.yaml".to_owned(), text.clone()), ("api.json".to_owned(), API.to_owned())];
         let compiled = compile(files);
@@ -278,7 +384,7 @@ mod tests {
 
     #[test]
     fn what_the_document_hints_at_is_a_comment() {
-        let text = import_openapi("api.json", API).unwrap();
+        let text = import_openapi("api.json", API).unwrap().skeleton;
         let hint = "    # effect: { class: reversible, kind: create, inverse: { operation: \
             c.create.2, arguments: { path.owner: request.path.owner, path.comment_id: response.id \
             } } }\n";
@@ -291,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_hint_compiles_when_a_person_takes_it() {
-        let text = import_openapi("api.json", API).unwrap();
+        let text = import_openapi("api.json", API).unwrap().skeleton;
         let taken = text.replacen(
             "    # effect: { class: reversible",
             "    effect: { class: reversible",
@@ -310,7 +416,7 @@ mod tests {
         let tools = r#"{"tools":[
             {"name":"read file","inputSchema":{},"annotations":{"readOnlyHint":true}},
             {"name":"drop","inputSchema":{},"annotations":{"destructiveHint":true}}]}"#;
-        let text = import_tools("t.json", tools).unwrap();
+        let text = import_tools("t.json", tools).unwrap().skeleton;
         let files =
             vec![("a.yaml".to_owned(), text.clone()), ("t.json".to_owned(), tools.to_owned())];
         let compiled = compile(files);
@@ -324,7 +430,84 @@ mod tests {
         );
         assert!(text.contains("    # effect: { class: read }\n"));
         assert!(text.contains("    # destructive: true\n"));
+        let pinned = text.replace("    # schema_sha256", "    schema_sha256");
+        let compiled =
+            compile(vec![("a.yaml".to_owned(), pinned), ("t.json".to_owned(), tools.to_owned())]);
+        assert!(!compiled.has_errors(), "{}", compiled.human());
+        let pins = |snapshot: &crate::policy::Snapshot| {
+            snapshot.operations().iter().filter(|served| served.schema_sha256.is_some()).count()
+        };
+        assert_eq!(pins(&compiled.snapshot.unwrap()), 2);
         assert!(import_tools("t.json", "{}").is_err());
         assert!(import_openapi("a.json", "{\"swagger\":\"2.0\"}").is_err());
+    }
+
+    #[test]
+    fn what_no_policy_can_name_is_left_out_and_said() {
+        let api = r##"{"openapi":"3.0.0","servers":[{"url":"https://api.example/api/v3/"}],"paths":{
+            "x-note":{"post":{}},
+            "b":{"get":{}},
+            "/c/{x}/{x}":{"get":{}},
+            "/e//f":{"post":{}},
+            "/{*r}/x":{"post":{},"summary":"s"},
+            "/h":{"$ref":"#/paths/~1h"},
+            "/i":{"POST":{"operationId":"UP"},"trace":{},"query":{},"x-foo":{},"parameters":[]},
+            "/j":{"post":[]},
+            "/k":7,
+            "/l\u2028evil: 1":{"put":{}},
+            "/m":{"post":{"servers":[{"url":"https://uploads.example"}]}}}}"##;
+
+        let Imported { skeleton, left_out, .. } = import_openapi("api.json", api).unwrap();
+
+        let expected = [
+            "GET b: a template starts with `/`",
+            "GET /c/{x}/{x}: a parameter's name is used twice",
+            "POST /e//f: only a trailing segment may be empty",
+            "POST /{*r}/x: `{*name}` must be the last segment",
+            "/h: its `$ref` leads nowhere in this document",
+            "POST /i: OpenAPI 3 has no such method (they are in lower case)",
+            "TRACE /i: TRACE is always refused",
+            "QUERY /i: OpenAPI 3 has no such method (they are in lower case)",
+            "POST /j: it is no operation",
+            "/k: it is no path item",
+            "PUT /l evil: 1: only visible ASCII can stand in a path; encode the rest",
+        ];
+        assert_eq!(left_out, expected);
+        for line in expected {
+            assert!(skeleton.contains(&format!("\n# {line}\n")), "{skeleton}");
+        }
+        assert!(skeleton.starts_with("# The document's server is https://api.example/api/v3/.\n"));
+        assert!(skeleton.contains("    # It is served at https://uploads.example: does"));
+        let files = vec![("a.yaml".to_owned(), skeleton), ("api.json".to_owned(), api.to_owned())];
+        let compiled = compile(files);
+        assert!(!compiled.has_errors(), "{}", compiled.human());
+        assert_eq!(compiled.snapshot.unwrap().operations().len(), 1);
+    }
+
+    #[test]
+    fn a_tool_that_no_call_can_name_is_left_out_and_said() {
+        let odd = "a\\u0085b\\u2028c\\ufeffd\\u007fe\\u0000f";
+        let tools = format!(
+            r#"[{{"tools":[{{"name":""}},{{"name":5}},{{}},{{"name":"ok"}},{{"name":"yes"}}]}},
+                {{"tools":[{{"name":"ok"}},{{"name":"{odd}"}},{{"name":"{}"}}]}}]"#,
+            "n".repeat(5_000)
+        );
+
+        let Imported { skeleton, left_out, .. } = import_tools("t.json", tools.as_str()).unwrap();
+
+        let expected = [
+            "a tool without a name: its name is empty",
+            "a tool without a name: it is called by its name",
+            "a tool without a name: it is called by its name",
+            "ok: a second tool of this name",
+        ];
+        assert_eq!(left_out, expected);
+        let files = vec![("a.yaml".to_owned(), skeleton.clone()), ("t.json".to_owned(), tools)];
+        let compiled = compile(files);
+        assert!(!compiled.has_errors(), "{skeleton}{}", compiled.human());
+        let snapshot = compiled.snapshot.unwrap();
+        assert_eq!(snapshot.operations().len(), 4);
+        let odd = "a\u{85}b\u{2028}c\u{feff}d\u{7f}e\u{0}f";
+        assert!(snapshot.find_tool(odd).is_some(), "{skeleton}");
     }
 }

@@ -29,6 +29,7 @@ mod headers;
 mod import;
 mod interface;
 mod link;
+mod never;
 mod overlap;
 mod paths;
 mod plan;
@@ -52,7 +53,7 @@ use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
 
-pub use catalog::MAX_CATALOG;
+pub use catalog::{MAX_CATALOG, read_catalog};
 pub use codes::{codes, explain_code};
 pub use diagnostic::{Diagnostic, Severity, Source};
 pub use diff::{Change, diff};
@@ -60,7 +61,7 @@ pub use effect_spec::Ceiling;
 pub use explain::{Explained, Imagined, explain};
 pub use file::Undeclared;
 pub use folder::{MAX_FILES, MAX_TOTAL, folders, load, load_within};
-pub use import::{import_openapi, import_tools};
+pub use import::{Imported, import_openapi, import_tools};
 pub use route::{Choice, Found, Group, choose, is_satisfied};
 pub use tree::{MAX_FILE, Span};
 pub use watch::{Faulty, Poll, READ_EVERY, Watch};
@@ -203,14 +204,15 @@ impl Compiled {
 /// Compiles files given as names and texts. The order of the names decides the order of findings
 /// and of operations. A file that another names as its catalog is that, and no policy file.
 pub fn compile(files: Vec<(String, String)>) -> Compiled {
-    compile_with(files, &|_| Err("there is no such file".to_owned()), None)
+    let files = files.into_iter().map(|(name, text)| (name, Ok(text))).collect();
+    compile_with(files, &|_, _| Err("there is no such file".to_owned()), None)
 }
 
 /// As [`compile`]; catalogs that are not among the files are read by `read`. `grace` is how long the
 /// sidecar's end waits for calls.
 fn compile_with(
-    files: Vec<(String, String)>,
-    read: &dyn Fn(&str) -> Result<String, String>,
+    files: Vec<assemble::File>,
+    read: &assemble::ReadCatalog<'_>,
     grace: Option<Duration>,
 ) -> Compiled {
     let files = assemble::Files::gather(files, read);

@@ -249,6 +249,9 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
         && matches!(scope.request, Request::Http { .. })
 }
 
+/// How many templates that take the same paths under other names are searched for one's own.
+const MAX_SAME: usize = 512;
+
 /// The most pairs of overlapping templates that are told.
 const MAX_PAIRS: usize = 4_096;
 
@@ -278,7 +281,8 @@ impl Router {
                 });
                 let Some((_, trie)) = self.methods.get_mut(position) else { return };
                 let ends = trie.ends_of(template);
-                let known = ends.iter().copied().find(|group| {
+                // More than this many is refused afterwards, and costs no search until then.
+                let known = ends.iter().take(MAX_SAME).copied().find(|group| {
                     self.groups
                         .get(*group)
                         .and_then(|(known, _)| known.as_ref())
@@ -485,6 +489,8 @@ struct Node {
     literals: HashMap<Box<str>, usize, BuildHasherDefault<Short>>,
     /// Children by parameters with text beside them: prefix, suffix.
     texts: Vec<(Box<str>, Box<str>, usize)>,
+    /// The same, to be found by that text as one would write it, while the trie is made.
+    by_text: HashMap<Box<str>, usize>,
     /// The child for a bare parameter.
     bare: Option<usize>,
     /// Groups of templates whose rest starts here.
@@ -547,12 +553,9 @@ impl Trie {
                 }
                 Part::Parameter { prefix, suffix, .. } => {
                     let (prefix, suffix) = (normal(prefix), normal(suffix));
-                    let known = node
-                        .texts
-                        .iter()
-                        .find(|(before, after, _)| **before == *prefix && **after == *suffix)
-                        .map(|(_, _, child)| *child);
-                    known.unwrap_or_else(|| {
+                    // No text beside a parameter has a brace.
+                    let written = format!("{prefix}{{}}{suffix}");
+                    *node.by_text.entry(written.into()).or_insert_with(|| {
                         node.texts.push((prefix.into(), suffix.into(), fresh));
                         fresh
                     })
@@ -649,24 +652,27 @@ impl Trie {
         if !is_empty_literal {
             found.extend(&node.rests);
         }
-        let children = node
-            .literals
+        let literals = node.literals.iter().map(|(text, at)| (&**text, *at));
+        let parameters = node
+            .texts
             .iter()
-            .map(|(text, at)| (Some(&**text), None, *at))
-            .chain(
-                node.texts
-                    .iter()
-                    .map(|(prefix, suffix, at)| (None, Some((&**prefix, &**suffix)), *at)),
-            )
-            .chain(node.bare.map(|at| (None, Some(("", "")), at)));
+            .map(|(prefix, suffix, at)| ((&**prefix, &**suffix), *at))
+            .chain(node.bare.map(|at| (("", ""), at)));
+        // What is compared counts as what is visited does: a node may have very many children.
+        let compared = match part {
+            Part::Literal(_) => node.texts.len(),
+            Part::Parameter { .. } | Part::Rest { .. } => {
+                node.texts.len().saturating_add(node.literals.len())
+            }
+        };
+        *budget = budget.saturating_sub(compared);
         match part {
             Part::Literal(text) => {
                 let text = normal(text);
                 if let Some(node) = node.literals.get(&*text).and_then(|at| self.nodes.get(*at)) {
                     self.meet(node, following, found, budget);
                 }
-                for (_, around, at) in children.filter(|(literal, _, _)| literal.is_none()) {
-                    let (prefix, suffix) = around.unwrap_or_default();
+                for ((prefix, suffix), at) in parameters {
                     if !text.is_empty()
                         && is_between(&text, prefix, suffix)
                         && let Some(node) = self.nodes.get(at)
@@ -677,22 +683,20 @@ impl Trie {
             }
             Part::Parameter { prefix, suffix, .. } => {
                 let (prefix, suffix) = (normal(prefix), normal(suffix));
-                for (literal, around, at) in children {
-                    let meets = match (literal, around) {
-                        (Some(text), _) => !text.is_empty() && is_between(text, &prefix, &suffix),
-                        (None, Some((before, after))) => {
-                            (before.starts_with(&*prefix) || prefix.starts_with(before))
-                                && (after.ends_with(&*suffix) || suffix.ends_with(after))
-                        }
-                        (None, None) => false,
-                    };
-                    if let Some(node) = self.nodes.get(at).filter(|_| meets) {
+                let literals = literals
+                    .filter(|(text, _)| !text.is_empty() && is_between(text, &prefix, &suffix));
+                let parameters = parameters.filter(|((before, after), _)| {
+                    (before.starts_with(&*prefix) || prefix.starts_with(before))
+                        && (after.ends_with(&*suffix) || suffix.ends_with(after))
+                });
+                for at in literals.map(|(_, at)| at).chain(parameters.map(|(_, at)| at)) {
+                    if let Some(node) = self.nodes.get(at) {
                         self.meet(node, following, found, budget);
                     }
                 }
             }
             Part::Rest { .. } => {
-                for (_, _, at) in children {
+                for at in literals.map(|(_, at)| at).chain(parameters.map(|(_, at)| at)) {
                     if let Some(node) = self.nodes.get(at) {
                         self.below(node, found, budget);
                     }
@@ -725,7 +729,7 @@ fn is_between(text: &str, prefix: &str, suffix: &str) -> bool {
 }
 
 /// A segment as paths are compared: unreserved characters decoded, the other escapes in upper case.
-fn normal(segment: &str) -> Cow<'_, str> {
+pub(super) fn normal(segment: &str) -> Cow<'_, str> {
     if !segment.contains('%') {
         return Cow::Borrowed(segment);
     }

@@ -5,7 +5,9 @@
 //! declares its members and not this one; or the schema says nothing ([`Step::Opaque`]), because a
 //! part of it is open, too deep or not in the document. Only the first two are judged.
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::contract::json::{Kind, Value};
@@ -14,6 +16,11 @@ use crate::contract::pointer::Pointer;
 
 /// How many references and combinations are followed for one question.
 const MAX_STEPS: usize = 2_000;
+
+/// How many members are listed for all operations of one document together; beyond, their schemas
+/// count as open. Documents of vendors' size need a tenth of it, and a schema of very many members that
+/// very many operations refer to must not cost their product.
+const MAX_LISTED: usize = 1_000_000;
 
 /// How deep combinations are followed.
 const MAX_NESTING: usize = 24;
@@ -113,6 +120,8 @@ pub(super) struct Schemas<'d> {
     /// The document's `components`, by reference: a large document has thousands, and members of a
     /// document are found by going through them.
     components: Arc<HashMap<String, Value<'d>>>,
+    /// What is left of [`MAX_LISTED`].
+    left: Rc<Cell<usize>>,
 }
 
 impl<'d> Schemas<'d> {
@@ -124,7 +133,8 @@ impl<'d> Schemas<'d> {
                 components.insert(reference, member.value);
             }
         }
-        Self { root, components: Arc::new(components) }
+        let left = Rc::new(Cell::new(MAX_LISTED));
+        Self { root, components: Arc::new(components), left }
     }
 
     /// The value that a `$ref` names, or the value itself; `None` if it is not in the document.
@@ -248,10 +258,10 @@ impl<'d> Schemas<'d> {
 
     /// The names of an object schema's declared members, and whether there can be others.
     pub(super) fn members(&self, schema: Value<'d>) -> (Vec<(String, Value<'d>)>, bool) {
-        let mut members = Vec::new();
+        let mut members = Members::default();
         let mut steps = MAX_STEPS;
         let is_open = self.gather(schema, 0, &mut steps, &mut members);
-        (members, is_open)
+        (members.all, is_open)
     }
 
     fn gather(
@@ -259,7 +269,7 @@ impl<'d> Schemas<'d> {
         schema: Value<'d>,
         nesting: usize,
         steps: &mut usize,
-        members: &mut Vec<(String, Value<'d>)>,
+        members: &mut Members<'d>,
     ) -> bool {
         *steps = steps.saturating_sub(1);
         if *steps == 0 || nesting > MAX_NESTING {
@@ -269,9 +279,11 @@ impl<'d> Schemas<'d> {
         let mut is_open = schema.as_bool().unwrap_or(false) || is_open(schema);
         let properties = schema.get("properties");
         for member in properties.into_iter().flat_map(Value::members) {
-            let name = member.name();
-            if !members.iter().any(|(known, _)| *known == name) {
-                members.push((name.into_owned(), member.value));
+            let Some(left) = self.left.get().checked_sub(1) else { return true };
+            self.left.set(left);
+            let name = member.name().into_owned();
+            if members.names.insert(name.clone()) {
+                members.all.push((name, member.value));
             }
         }
         let mut has_parts = false;
@@ -285,10 +297,10 @@ impl<'d> Schemas<'d> {
     }
 
     /// The names of the members that an object schema requires.
-    pub(super) fn required(&self, schema: Value<'d>) -> Vec<String> {
-        let Some(schema) = self.deref(schema) else { return Vec::new() };
+    pub(super) fn required(&self, schema: Value<'d>) -> HashSet<String> {
+        let Some(schema) = self.deref(schema) else { return HashSet::new() };
         let parts = schema.get("allOf").into_iter().flat_map(Value::elements);
-        let mut names: Vec<String> = Vec::new();
+        let mut names = HashSet::new();
         for part in
             std::iter::once(Some(schema)).chain(parts.map(|part| self.deref(part))).flatten()
         {
@@ -297,6 +309,13 @@ impl<'d> Schemas<'d> {
         }
         names
     }
+}
+
+/// Members as they are gathered, each once.
+#[derive(Default)]
+struct Members<'d> {
+    all: Vec<(String, Value<'d>)>,
+    names: HashSet<String>,
 }
 
 /// What the schema's own members say, its combinations aside.
@@ -417,7 +436,7 @@ mod tests {
         let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["id", "login"]);
         assert!(!is_open);
-        assert_eq!(schemas.required(all.get("User").unwrap()), ["login"]);
+        assert_eq!(schemas.required(all.get("User").unwrap()), HashSet::from(["login".to_owned()]));
         assert!(schemas.members(all.get("Deep").unwrap()).1);
     }
 }

@@ -58,6 +58,8 @@ fn every_code_is_drawn_at_its_token() {
 
         let compiled = compile(files);
 
+        let without = compiled.diagnostics.iter().find(|found| found.help.is_none());
+        assert!(without.is_none(), "no help: {without:?}");
         let found = compiled.diagnostics.iter().find(|found| found.code == code);
         if found.is_none() {
             writeln!(wrong, "{code} is not found:\n{}", compiled.human()).unwrap();
@@ -79,6 +81,7 @@ const WITHOUT_CASE: &[&str] = &[
     "policy/overlap_unchecked",
     "policy/timeout_beyond_grace",
     "policy/too_large",
+    "policy/too_many_operations",
     "policy/too_many_variants",
     "policy/unreadable",
 ];
@@ -181,6 +184,25 @@ fn the_editors_schema_has_the_closed_lists() {
     assert_eq!(names(defaults), set(file::DEFAULTS));
     assert_eq!(names(definition("operation")), set(file::OPERATION));
     assert_eq!(names(definition("effect")), set(effect::MEMBERS));
+    // An editor shows what it completes.
+    let mut open = vec![root];
+    let mut count = 0;
+    while let Some(value) = open.pop() {
+        // What only holds between members has nothing to show.
+        for member in value.members().filter(|member| !member.has_name("allOf")) {
+            if member.has_name("properties") {
+                for property in member.value.members() {
+                    let is_shown = property.value.get("description").is_some()
+                        || property.value.get("$ref").is_some();
+                    assert!(is_shown, "{}", property.name());
+                    count += 1;
+                }
+            }
+            open.push(member.value);
+        }
+        open.extend(value.elements());
+    }
+    assert!(count > 100, "{count}");
 }
 
 /// `MutationWithoutAssertions` is `spec/mutation_without_assertions`.
@@ -680,6 +702,70 @@ fn a_file_that_is_broken_everywhere_costs_no_more_than_its_size() {
     let compiled = one(&text);
     assert!(compiled.snapshot.is_none());
     assert!(compiled.diagnostics.len() <= 4_000);
+}
+
+/// Shapes of policies whose parts could be compared with each other, each near the largest size. What
+/// costs more than its size does not come to an end here.
+#[test]
+fn a_policy_of_very_many_operations_costs_no_more_than_its_size() {
+    type Shape = fn(usize) -> String;
+    let shapes: &[Shape] = &[
+        |at| format!("  o{at}: {{ match: {{ http: POST /p{at} }} }}\n"),
+        |at| format!("  o{at}: {{ match: {{ http: \"POST /p{at}-{{a}}\" }} }}\n"),
+        |at| format!("  o{at}: {{ match: {{ http: \"POST /{{a}}/p{at}/{{*r}}\" }} }}\n"),
+        |at| format!("  o{at}: {{ match: {{ tool: t{at} }} }}\n"),
+    ];
+    for shape in shapes {
+        let mut text = String::from("version: 1\noperations:\n");
+        (0..21_000).for_each(|at| text.push_str(&shape(at)));
+        assert!(text.len() <= MAX_FILE + 100_000, "{}", text.len());
+        let lines: Vec<&str> = text.lines().collect();
+        let (first, second) = lines.split_at(10_000);
+        let head = "version: 1\noperations:\n";
+        let files = vec![
+            ("a.yaml".to_owned(), first.join("\n")),
+            ("b.yaml".to_owned(), format!("{head}{}", second.join("\n"))),
+        ];
+
+        let compiled = compile(files);
+
+        let errors: Vec<&str> = compiled
+            .diagnostics
+            .iter()
+            .filter(|found| found.severity == Severity::Error)
+            .map(|found| found.code)
+            .collect();
+        assert_eq!(errors, ["policy/too_many_operations"], "{}", lines[2]);
+    }
+}
+
+/// One schema that very many operations refer to, and a catalog that very many files name.
+#[test]
+fn a_catalog_costs_no_more_than_its_size_however_often_it_is_used() {
+    let members: Vec<String> =
+        (0..20_000).map(|at| format!("\"m{at}\":{{\"type\":\"string\"}}")).collect();
+    let body = r##"{"requestBody":{"required":true,"content":{"application/json":{"schema":
+        {"$ref":"#/components/schemas/s"}}}}}"##;
+    let paths: Vec<String> =
+        (0..1_000).map(|at| format!("\"/p{at}\":{{\"post\":{body}}}")).collect();
+    let api = format!(
+        "{{\"openapi\":\"3.0.0\",\"paths\":{{{}}},\"components\":{{\"schemas\":{{\"s\":\
+         {{\"type\":\"object\",\"properties\":{{{}}}}}}}}}}}",
+        paths.join(","),
+        members.join(",")
+    );
+    let mut files = vec![("api.json".to_owned(), api)];
+    files.extend((0..1_000).map(|at| {
+        let text = format!(
+            "version: 1\ncatalog: {{ openapi: api.json }}\noperations:\n  \
+             o{at}: {{ match: {{ http: POST /p{at} }} }}\n"
+        );
+        (format!("f{at}.yaml"), text)
+    }));
+
+    let compiled = compile(files);
+
+    assert_eq!(compiled.snapshot.unwrap().operations().len(), 1_000);
 }
 
 #[test]

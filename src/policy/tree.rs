@@ -217,6 +217,12 @@ impl Fault {
         self
     }
 
+    /// The file's text is not there.
+    pub(super) fn unreadable(why: &str) -> Self {
+        Self::new("policy/unreadable", Span::default(), format!("the file cannot be read: {why}"))
+            .help("a policy is a directory of .yaml, .yml and .json files")
+    }
+
     fn duplicate(name: &str, span: Span) -> Self {
         Self::new("policy/duplicate_member", span, format!("`{name}` is given twice"))
             .help("keep one of them; the reader of a policy must not guess which one holds")
@@ -247,19 +253,40 @@ pub(super) fn read(text: &str, format: Format) -> Result<Node, Fault> {
         return Err(Fault::new("policy/syntax", span, "the file starts with a byte order mark")
             .help("save it as UTF-8 without one"));
     }
+    if let Some((start, character)) = text.char_indices().find(|(_, c)| is_unseen(*c)) {
+        let span = Span { start, end: start.saturating_add(character.len_utf8()) };
+        let message =
+            format!("U+{:04X} shows nothing, or shows text in another order", u32::from(character));
+        return Err(Fault::new("policy/unseen_character", span, message)
+            .help("a reviewer must see what holds; write it as an escape in a quoted text"));
+    }
     match format {
         Format::Json => read_json(text),
         Format::Yaml => Reader::new(text).read(),
     }
 }
 
-/// Reads YAML that is no policy file and may be larger: a catalog.
+/// Whether a character hides text from whoever reads the file, or shows it otherwise than it is read:
+/// the ones that turn the direction, that have no width, and that only some readers take for the end of
+/// a line. The two joiners, without which some scripts cannot be written, are none. (Control characters
+/// are no text in either format.)
+pub(super) fn is_unseen(character: char) -> bool {
+    matches!(
+        character,
+        '\u{85}' | '\u{ad}' | '\u{61c}' | '\u{180e}'
+            | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+/// Reads YAML that is no policy file: a catalog, which may be larger and `depth` levels deep. It is
+/// somebody else's, so that a word that YAML readers read differently is text in it and no fault.
 ///
 /// # Errors
 ///
 /// As [`read`], without its limit of size.
-pub(super) fn read_large(text: &str) -> Result<Node, Fault> {
-    Reader::new(text).read()
+pub(super) fn read_large(text: &str, depth: usize) -> Result<Node, Fault> {
+    Reader { depth, is_lenient: true, ..Reader::new(text) }.read()
 }
 
 fn read_json(text: &str) -> Result<Node, Fault> {
@@ -278,7 +305,8 @@ fn read_json(text: &str) -> Result<Node, Fault> {
             | JsonFault::Syntax
             | JsonFault::TooLong
             | JsonFault::TooMany
-            | JsonFault::Trailing => Fault::new("policy/syntax", span, error.fault.to_string()),
+            | JsonFault::Trailing => Fault::new("policy/syntax", span, error.fault.to_string())
+                .help("JSON has no comments, no comma after the last member, and one value"),
         }
     })?;
     Ok(from_value(doc.root()))
@@ -309,6 +337,8 @@ pub(super) fn from_value(value: Value<'_>) -> Node {
 /// Builds the tree out of YAML events with a stack of its own, so that no text can exhaust ours.
 struct Reader<'t> {
     text: &'t str,
+    depth: usize,
+    is_lenient: bool,
     open: Vec<Open>,
     root: Option<Node>,
 }
@@ -327,7 +357,7 @@ enum Items {
 
 impl<'t> Reader<'t> {
     fn new(text: &'t str) -> Self {
-        Self { text, open: Vec::new(), root: None }
+        Self { text, depth: MAX_DEPTH, is_lenient: false, open: Vec::new(), root: None }
     }
 
     fn read(mut self) -> Result<Node, Fault> {
@@ -335,8 +365,8 @@ impl<'t> Reader<'t> {
             disallow_directives: true,
             emit_comments: false,
             emit_unresolved_aliases: true,
-            flow_nesting_limit: MAX_DEPTH,
-            block_nesting_limit: MAX_DEPTH,
+            flow_nesting_limit: self.depth,
+            block_nesting_limit: self.depth,
         };
         let mut documents = 0_usize;
         for event in Parser::new_from_str_with_options(self.text, options) {
@@ -408,7 +438,13 @@ impl<'t> Reader<'t> {
         if is_key {
             return self.name(text.into_owned(), style, at);
         }
-        let data = if style == ScalarStyle::Plain { plain(&text, at)? } else { quoted(text) };
+        let data = match style {
+            ScalarStyle::Plain => match plain(&text, at) {
+                Err(_) if self.is_lenient => quoted(text),
+                read => read?,
+            },
+            _ => quoted(text),
+        };
         self.place(Node { span: at, data })
     }
 
@@ -426,7 +462,7 @@ impl<'t> Reader<'t> {
     }
 
     fn start(&mut self, at: Span, items: Items) -> Result<(), Fault> {
-        if self.open.len() >= MAX_DEPTH {
+        if self.open.len() >= self.depth {
             return Err(Fault::deep(at));
         }
         if let Some(Open { items: Items::Mapping { key: None, .. }, .. }) = self.open.last() {
@@ -464,7 +500,8 @@ impl<'t> Reader<'t> {
                     entries.push(Entry { name, span, value: node });
                 }
                 None => {
-                    return Err(Fault::new("policy/syntax", node.span, "a value without a name"));
+                    return Err(Fault::new("policy/syntax", node.span, "a value without a name")
+                        .help("write `name: value`"));
                 }
             },
         }
@@ -621,6 +658,31 @@ mod tests {
         assert_eq!(fault.span, Span { start: 15, end: 18 });
         let fault = read(r#"{"a": 1, "\u0061": 2}"#, Format::Json).unwrap_err();
         assert_eq!(fault.code, "policy/duplicate_member");
+    }
+
+    #[test]
+    fn a_catalog_may_be_deeper_and_write_its_words_as_it_likes() {
+        let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+        assert!(read_large(&deep, 256).is_ok());
+        assert_eq!(read_large(&deep, 64).unwrap_err().code, "policy/too_deep");
+        let mut json = String::new();
+        read_large("a: [True, 0x1F, +1, 1.0]", 64).unwrap().write_json(&mut json);
+        assert_eq!(json, r#"{"a":["True","0x1F","+1",1.0]}"#);
+        assert!(read_large("a: &x 1", 64).is_err());
+    }
+
+    #[test]
+    fn a_character_that_a_reviewer_does_not_see_is_refused_where_it_stands() {
+        for character in
+            ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{85}', '\u{2028}', '\u{e0041}']
+        {
+            let fault = yaml(&format!("a: x # {character}y")).unwrap_err();
+            assert_eq!(fault.code, "policy/unseen_character");
+            assert_eq!(fault.span, Span { start: 7, end: 7 + character.len_utf8() });
+            assert!(read(&format!("{{\"a\":\"{character}\"}}"), Format::Json).is_err());
+        }
+        assert_eq!(json_of("a: \"\\u202e\""), "{\"a\":\"\u{202e}\"}");
+        assert_eq!(json_of("a: é日本😀\u{200d}"), "{\"a\":\"é日本😀\u{200d}\"}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The answer to the call begins at once as a stream; on it goes a question of ours, which the client
 //! answers with a POST of its own. Then the call is made, or not, and its answer ends the stream. While
-//! it is held nothing is sent: a client that leaves has called nothing. The status of the stream is out
+//! it is held nothing is sent: a client that leaves has called nothing. Comments keep the stream open
+//! where nothing else goes on it. The status of the stream is out
 //! by then, so what the upstream answers with another status comes as a JSON-RPC error.
 //!
 //! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the refusal
@@ -10,6 +11,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
@@ -39,6 +41,9 @@ const CHANNEL: usize = 16;
 
 /// The revision whose questions name no mode.
 const FORM_ONLY: &[u8] = b"2025-06-18";
+
+/// What no client takes for an event.
+const COMMENT: Bytes = Bytes::from_static(b": held\n\n");
 
 /// A call that can be held, as it came.
 pub(super) struct Held {
@@ -121,15 +126,17 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         made: &Made,
     ) {
         let Held { mut call, id, session } = held;
-        let outcome = match self.asked(&call, session, &question, sender).await {
+        let asked = self.asked(&call, &id, session, &question, sender);
+        let outcome = match self.kept_open(sender, asked).await {
             Some(outcome) => outcome,
-            // The client has left, and nothing was sent.
+            // The client has left or has cancelled the call, and nothing was sent.
             None => return,
         };
         match outcome {
             Outcome::Heard(Heard::Accepted) => {
                 call.control.confirm = Some(question.answer);
-                match self.pipeline.run(Box::new(call)).await {
+                let answered = self.pipeline.run(Box::new(call));
+                match self.kept_open(sender, answered).await {
                     Ok(reply) => self.copied(reply, &id, sender, made).await,
                     Err(refused) => self.refused(refused, id, sender).await,
                 }
@@ -147,10 +154,33 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         }
     }
 
-    /// Asks, and waits for an answer or the end of the time; `None` if the client leaves.
+    /// Waits for some work while comments go out, between events.
+    async fn kept_open<T>(&self, sender: &BodySender, work: impl Future<Output = T>) -> T {
+        let every = self.cx.shared.settings.mcp.keep_alive;
+        let mut work = std::pin::pin!(work);
+        loop {
+            let rest = async {
+                tokio::time::sleep(every).await;
+                sender.reserve().await
+            };
+            tokio::select! {
+                done = &mut work => return done,
+                // Nothing is lost with it: a place in the stream that is not used is free again.
+                slot = rest => match slot {
+                    Some(slot) => slot.send(COMMENT),
+                    // Whoever has left is told no more; the work ends by itself.
+                    None => return work.await,
+                },
+            }
+        }
+    }
+
+    /// Asks, and waits for an answer or the end of the time; `None` if the client leaves or
+    /// cancels the call.
     async fn asked(
         &self,
         call: &Call,
+        id: &Id,
         session: SessionKey,
         question: &Question,
         sender: &BodySender,
@@ -158,6 +188,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let shared = &self.cx.shared;
         let mut random = [0; 16];
         fill_random(&mut random);
+        // A client that cancels the call takes it back before it was made.
+        let flight = shared.mcp.flights.begin(session.clone(), id.clone());
         let Some(mut asked) = shared.mcp.questions.ask(session, random) else {
             return Some(Outcome::Unavailable);
         };
@@ -169,11 +201,12 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let request = asked.request(&question.message, modes);
         sender.reserve().await?.send(event(&request));
         tokio::select! {
-            // Dropped by the other branch: the client has left, and its answer matters no more.
+            // Dropped by another branch: the client has left or cancelled, and its answer matters no more.
             heard = tokio::time::timeout(shared.settings.mcp.question, asked.answer()) => {
                 Some(heard.ok().flatten().unwrap_or(Outcome::Unavailable))
             }
             () = sender.closed() => None,
+            () = flight.over(Duration::ZERO) => None,
         }
     }
 

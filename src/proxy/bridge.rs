@@ -11,13 +11,14 @@
 
 use std::time::Instant;
 
+use http::response::Parts;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
 
 use super::{Edge, Voice};
 use crate::call::payload::{self, Body, CollectError};
 use crate::call::refusal::Refusal;
-use crate::call::{Call, Control, Head, Oddity, Payload, Permit};
+use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
 use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::report::{MAX_HEADER, Report, header_of};
@@ -27,7 +28,7 @@ use crate::mcp::clients::Client;
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
-use crate::pipeline::ask::whole_answer;
+use crate::pipeline::ask::{Cursor, Whole, whole};
 use crate::pipeline::session;
 use crate::pipeline::settle::json_response;
 use crate::pipeline::step::Stage;
@@ -36,6 +37,9 @@ use crate::server::Peer;
 
 /// The longest body, in bytes.
 pub(super) const MAX_BODY: usize = 64 * 1024;
+
+/// How often the rest of a stream is fetched.
+const MAX_FETCHES: usize = 64;
 
 /// What stands before the tool's name.
 const ROUTE: &str = "/call/";
@@ -93,18 +97,19 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let clients = &self.cx.shared.mcp.clients;
         // A second time only if the upstream has forgotten the session: nothing ran then.
         for is_last in [false, true] {
-            let client = match session::client(&self.ask, &head, &principal, self.mcp_path()).await
-            {
-                Ok(client) => client,
+            let in_use = session::client(&self.ask, &head, &principal, self.mcp_path()).await;
+            let in_use = match in_use {
+                Ok(in_use) => in_use,
                 Err(refusal) => return refuse(refusal),
             };
-            let Some((mcp_head, call)) = self.call_of(&head, &client, &asked) else {
+            let client = &in_use.client;
+            let Some((mcp_head, call)) = self.call_of(&head, client, &asked) else {
                 return refuse(Refusal::CallBody("the call cannot be written"));
             };
             if self.ask.tool(&mcp_head, &call, &principal).await.is_none() {
                 let is_known = self.cx.shared.mcp.catalog.knows(&principal.credential);
                 if client.session.is_some() && !is_known && !is_last {
-                    clients.forget(&principal.credential, &client);
+                    clients.forget(&principal.credential, client);
                     continue;
                 }
                 return refuse(if is_known {
@@ -114,6 +119,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 });
             }
             let id = call.id().clone();
+            let own_head = mcp_head.clone();
             let payload = Payload::Mcp(Box::new(call));
             let call = Call {
                 head: mcp_head,
@@ -126,10 +132,11 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten && !is_last {
-                clients.forget(&principal.credential, &client);
+                clients.forget(&principal.credential, client);
                 continue;
             }
-            return self.told(answered, &id, permit, peer, began).await;
+            let told = self.told(answered, &own_head, &principal, &id, permit, peer, began);
+            return told.await;
         }
         refuse(Refusal::NoSession(StatusCode::BAD_GATEWAY.as_u16()))
     }
@@ -175,6 +182,53 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         Ok(Asked { tool, arguments })
     }
 
+    /// Fetches the answer of a call whose stream ended early, as a client of the upstream does that has
+    /// a session with it (standards MCP-20).
+    async fn fetched(&self, head: &Head, id: &Id, mut cursor: Cursor) -> Option<Answer> {
+        for _ in 0..MAX_FETCHES {
+            tokio::time::sleep(cursor.retry).await;
+            let (parts, body) = self.ask.resume(head, cursor.event).await?;
+            if parts.status != StatusCode::OK {
+                return None;
+            }
+            match whole(&self.cx.shared, &parts, body, id).await {
+                Whole::Answer(answer) => return Some(answer),
+                Whole::Nothing => return None,
+                Whole::Rest(next) => cursor = next,
+            }
+        }
+        None
+    }
+
+    /// The answer that a response holds, or that is fetched after it. What is fetched is settled here.
+    async fn read_whole(
+        &self,
+        head: &Head,
+        principal: &Principal,
+        parts: &Parts,
+        body: Body,
+        id: &Id,
+    ) -> Option<Answer> {
+        let shared = &self.cx.shared;
+        let cursor = match whole(shared, parts, body, id).await {
+            Whole::Answer(answer) => return Some(answer),
+            Whole::Nothing => return None,
+            Whole::Rest(cursor) => cursor,
+        };
+        let session = shared.session(head, principal);
+        let limit = shared.settings.timeouts.total;
+        // At the end of the time the fetch is given up, and the outcome is unknown.
+        let fetched = tokio::time::timeout(limit, self.fetched(head, id, cursor)).await;
+        let Some(answer) = fetched.ok().flatten() else {
+            shared.mcp.elsewhere.expire(&session, id);
+            return None;
+        };
+        match shared.mcp.elsewhere.answer(&session, id, &answer) {
+            None => Some(answer),
+            Some(report) => Some(Answer::read(200, answer.with_report(&report).body, id)),
+        }
+    }
+
     /// Where tools are called.
     fn mcp_path(&self) -> &str {
         self.cx.mcp_paths.first().map_or("/mcp", String::as_str)
@@ -200,9 +254,12 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
     }
 
     /// Writes the pipeline's answer as this route does.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
     async fn told(
         &self,
         answered: Answered,
+        head: &Head,
+        principal: &Principal,
         id: &Id,
         permit: Permit,
         peer: Peer,
@@ -214,7 +271,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 let response = std::mem::take(&mut reply.response);
                 let (parts, body) = response.into_parts();
                 let status = parts.status;
-                let answer = whole_answer(&self.cx.shared, &parts, body, id).await;
+                let answer = self.read_whole(head, principal, &parts, body, id).await;
                 reply.response = rest_answer(status, answer.as_ref());
                 reply.report = Some(report_of(answer.as_ref()));
                 Ok(reply)
@@ -314,7 +371,7 @@ fn data_of(answer: &Answer) -> String {
 /// The status for an envelope's code (ADR-0030 section 8).
 fn status_of(code: &str) -> StatusCode {
     match code {
-        "validation_error" | "effect/invalid_meta" => StatusCode::BAD_REQUEST,
+        "validation_error" => StatusCode::BAD_REQUEST,
         "auth_required" | "authentication_error" | "unauthorized" => StatusCode::UNAUTHORIZED,
         "policy_denied" | "permission_denied" | "forbidden" => StatusCode::FORBIDDEN,
         "not_found" => StatusCode::NOT_FOUND,

@@ -20,11 +20,13 @@ use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
 use crate::http::body::{essence, is_json};
 use crate::http::encode;
 use crate::http::headers as http_headers;
-use crate::mcp::answer::{Answer, Kind as AnswerKind, put_report};
+use crate::mcp::answer::{Answer, Kind as AnswerKind, Reports, put_report};
 use crate::mcp::catalog::Tool;
-use crate::mcp::jsonrpc::{Id, Kind, Message};
+use crate::mcp::claims::{Claim, claim};
+use crate::mcp::jsonrpc::{Id, Kind, Message, code};
 use crate::mcp::list::{Said, decorate};
 use crate::mcp::questions::Questions;
+use crate::mcp::reply;
 use crate::mcp::request::Elicitation;
 use crate::mcp::sessions::{SESSION, SessionKey};
 use crate::mcp::sse::Frame;
@@ -35,7 +37,7 @@ use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
 use crate::pipeline::settle::{is_encoded, is_event_stream, passed, void_old_body};
 use crate::pipeline::stream::{
-    Ended, Rewrite, Stop, Watch, Watched, read_answer, rewritten, watched_stream,
+    Ended, Rewrite, Stop, Watch, Watched, read_answer, rewritten, unclaimed, watched_stream,
 };
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
@@ -62,6 +64,16 @@ impl<P> Edge<P> {
                 *response.status_mut() = StatusCode::ACCEPTED;
                 return response;
             }
+            Kind::Notification { method } if method == "notifications/cancelled" => {
+                let params = message.params();
+                let id = params.and_then(|params| params.get("requestId")).and_then(Id::from_value);
+                let session = shared.session(&head, &principal);
+                let response = self.pass(head, oddity, body, permit).await;
+                if let Some(id) = id {
+                    shared.mcp.flights.cancel(&session, &id);
+                }
+                return response;
+            }
             Kind::Notification { .. } | Kind::Response { .. } => {
                 return self.pass(head, oddity, body, permit).await;
             }
@@ -71,14 +83,14 @@ impl<P> Edge<P> {
                 let capabilities = message.params().and_then(|params| params.get("capabilities"));
                 let elicitation =
                     capabilities.map(Elicitation::from_capabilities).unwrap_or_default();
-                let response = self.pass(head, oddity, body, permit).await;
+                let response = self.pass_plain(head, oddity, body, permit).await;
                 if let Some(session) = response.headers().get(SESSION)
                     && let Ok(session) = session.to_str()
                 {
                     let key = SessionKey::new(&principal.id, session);
                     shared.mcp.sessions.learn(key, elicitation);
                 }
-                response
+                observed(&shared, response, id, |_| Rewrite::Keep).await
             }
             "tools/list" => {
                 let response = self.pass_plain(head, oddity, body, permit).await;
@@ -92,7 +104,10 @@ impl<P> Edge<P> {
             "subscriptions/listen" => {
                 let session = shared.session(&head, &principal);
                 let response = self.pass_plain(head, oddity, body, permit).await;
-                self.watched(response, principal, session)
+                if is_event_stream(response.headers()) {
+                    return self.watched(response, principal, session);
+                }
+                observed(&shared, response, id, |_| Rewrite::Keep).await
             }
             "tasks/cancel" | "tasks/get" | "tasks/list" => {
                 let response = self.pass_plain(head, oddity, body, permit).await;
@@ -113,7 +128,10 @@ impl<P> Edge<P> {
                 };
                 observed(&shared, response, id, rewrite).await
             }
-            _ => self.pass(head, oddity, body, permit).await,
+            _ => {
+                let response = self.pass_plain(head, oddity, body, permit).await;
+                observed(&shared, response, id, |_| Rewrite::Keep).await
+            }
         }
     }
 
@@ -137,6 +155,8 @@ impl<P> Edge<P> {
                 let response = self.pass(head, oddity, body, permit).await;
                 if response.status().is_success() {
                     shared.mcp.sessions.forget(&session);
+                    shared.mcp.flights.end(&session);
+                    shared.mcp.elsewhere.end_session(&session);
                 }
                 response
             }
@@ -218,7 +238,8 @@ impl<P> Edge<P> {
     }
 }
 
-/// Looks at the one answer of a message, in JSON or on a stream, and rewrites it.
+/// Looks at the one answer of a message, in JSON or on a stream, and rewrites it. A report that the
+/// upstream claims in it is taken out (standards MCP-39).
 async fn observed(
     shared: &Shared,
     response: Response<Body>,
@@ -226,13 +247,18 @@ async fn observed(
     rewrite: impl FnOnce(&Answer) -> Rewrite + Send + Sync + 'static,
 ) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
-    if parts.status != StatusCode::OK || is_encoded(&parts.headers) {
+    if is_encoded(&parts.headers) {
         return Response::from_parts(parts, body);
     }
-    if is_event_stream(&parts.headers) {
+    let reports = shared.settings.mcp.reports;
+    if is_event_stream(&parts.headers) && parts.status == StatusCode::OK {
+        let own_id = id.clone();
         let watched = Watched {
             id,
-            at_answer: Box::new(move |answer, _| rewrite(answer)),
+            reports,
+            at_answer: Box::new(move |answer, _| {
+                without_claim(rewrite(answer), answer, &own_id, reports)
+            }),
             at_end: Box::new(|_| None),
         };
         let tasks = shared.tasks.clone();
@@ -247,13 +273,34 @@ async fn observed(
         Prefix::Partial { body, .. } => Response::from_parts(parts, body),
         Prefix::Whole(collected) => {
             let answer = Answer::read(parts.status.as_u16(), collected.bytes().clone(), &id);
-            match rewrite(&answer).apply(&answer) {
+            let rewrite = match parts.status {
+                StatusCode::OK => rewrite(&answer),
+                _ => Rewrite::Keep,
+            };
+            match without_claim(rewrite, &answer, &id, reports).apply(&answer) {
                 None => Response::from_parts(parts, Body::from(collected)),
                 Some(bytes) => {
                     void_old_body(&mut parts.headers);
                     Response::from_parts(parts, Body::full(bytes).hold(collected))
                 }
             }
+        }
+    }
+}
+
+/// An answer to a message that is no call has no report but one of ours (standards MCP-39).
+fn without_claim(rewrite: Rewrite, answer: &Answer, id: &Id, reports: Reports) -> Rewrite {
+    let message = match &rewrite {
+        Rewrite::Data(data) => data,
+        Rewrite::Keep => answer.body(),
+        Rewrite::Report(..) => return rewrite,
+    };
+    match claim(message, reports) {
+        Claim::None => rewrite,
+        Claim::Taken(message) => Rewrite::Data(message),
+        Claim::Unread => {
+            let text = "the upstream's answer cannot be read as JSON that has one meaning";
+            Rewrite::Data(reply::error(id, code::INTERNAL_ERROR, text, None).into())
         }
     }
 }
@@ -325,8 +372,10 @@ struct Standing {
 
 impl Watch for Standing {
     fn frame(&mut self, frame: Frame) -> Bytes {
-        let message = frame.data().and_then(|data| self.message(&data));
-        rewritten(frame, message)
+        match frame.data().and_then(|data| self.message(&data)) {
+            Some(message) => rewritten(frame, Some(message)),
+            None => unclaimed(frame, self.shared.settings.mcp.reports),
+        }
     }
 
     fn is_answered(&self) -> bool {
@@ -360,7 +409,14 @@ impl Standing {
             let params = root.get("params").filter(|_| is_news)?;
             let mut edits = Edits::new();
             task_news(&self.shared, &self.principal, params, &mut edits);
-            return (!edits.is_empty()).then(|| edits.apply(data).into());
+            if edits.is_empty() {
+                return None;
+            }
+            let message = edits.apply(data).into();
+            return Some(match claim(&message, self.shared.settings.mcp.reports) {
+                Claim::Taken(message) => message,
+                Claim::None | Claim::Unread => message,
+            });
         }
         let id = root.get("id").and_then(Id::from_value)?;
         let answer = Answer::from_event(data, &id)?;

@@ -1,10 +1,17 @@
 //! Whether an answer was delivered (contract 3): written whole, and then a later byte on that
-//! connection or a minute with it open.
+//! connection, a minute with it open, or its end in order by the client.
 //!
 //! The socket is wrapped ([`Watched`]). The layer above asks for a watch when the body of an answer
 //! was handed over whole ([`DeliveryHandle::follow`] does it). From then on: a flush that the
 //! socket took means "written"; a byte read after that means delivered; so does the time limit,
 //! which the connection's task keeps; the end of the connection before either means undelivered.
+//!
+//! Many clients make a connection for one call and close it. A system whose program closes with an
+//! answer unread, or that gets one after the close, says so with a reset; one whose program has read
+//! all of it closes in order. So the client's close, after all was written, is not passed on at once:
+//! if a second later ([`LINGER`]) no reset has followed it, the answers were delivered. Where we close
+//! first (`Connection: close`), we wait as long for the client's own close. Through TLS the end must be
+//! one in order too (`close_notify`). Only a connection with an answer that is watched waits.
 //!
 //! HTTP/1 writes answers in order and flushes only when all that hyper buffered is written, so
 //! "written" is exact. With HTTP/2 a part of a large answer may still wait for the client's window
@@ -23,17 +30,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::call::payload::{Body, End};
 
 /// Answers of one connection that may be watched at the same time; as many as it may have streams.
 const MAX_WATCHES: usize = 128;
 
+/// How long after a client's close a reset of its system may come; also, how long it has for its close
+/// after ours. A round trip of the slowest network, several times over.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// A connection that can say whether it was reset.
+pub(super) trait Resettable {
+    /// Whether the other end, or the system, has broken it.
+    fn is_reset(&self) -> bool;
+}
+
 /// What became of a watched answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Written whole, and the connection was alive afterwards.
+    /// Written whole, and the connection was alive afterwards, or closed by a client that had it.
     Delivered,
     /// Cut, or the connection ended before more was known.
     Undelivered,
@@ -128,7 +145,12 @@ impl Shared {
         }
     }
 
-    /// A byte came: what was written before it is delivered.
+    /// Everything that is watched has been written.
+    fn is_all_written(&self) -> bool {
+        self.lock().list.iter().all(|watch| watch.written.is_some())
+    }
+
+    /// A byte came, or an end in order: what was written before it is delivered.
     fn read(&self) {
         self.resolve(|_| true);
     }
@@ -169,6 +191,19 @@ pub(super) struct Watched<T> {
     shared: Arc<Shared>,
     /// Any byte came since the flag was last taken.
     has_read: Arc<AtomicBool>,
+    ending: Ending,
+}
+
+/// How far the end of a connection with watched answers is.
+enum Ending {
+    /// Nobody has closed it.
+    No,
+    /// We have, and the client has until then.
+    Ours(Pin<Box<Sleep>>),
+    /// The client has, and its system may still take it back.
+    Theirs(Pin<Box<Sleep>>),
+    /// What could be learned was.
+    Known,
 }
 
 impl<T> Watched<T> {
@@ -178,7 +213,15 @@ impl<T> Watched<T> {
         shared: Arc<Shared>,
         has_read: Arc<AtomicBool>,
     ) -> Self {
-        Self { inner, prefix, shared, has_read }
+        Self { inner, prefix, shared, has_read, ending: Ending::No }
+    }
+
+    /// The system tells an error once; after it no end is in order any more.
+    fn noted<V>(&mut self, result: io::Result<V>) -> io::Result<V> {
+        if result.is_err() {
+            self.ending = Ending::Known;
+        }
+        result
     }
 }
 
@@ -188,7 +231,45 @@ impl<T> Drop for Watched<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl<T: AsyncRead + Resettable + Unpin> Watched<T> {
+    /// Waits, after the client's close, whether a reset follows it.
+    fn poll_theirs(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Ending::No | Ending::Ours(_) = &self.ending {
+            self.ending = Ending::Theirs(Box::pin(sleep(LINGER)));
+        }
+        if let Ending::Theirs(timer) = &mut self.ending {
+            ready!(timer.as_mut().poll(cx));
+            self.ending = Ending::Known;
+            if !self.inner.is_reset() {
+                self.shared.read();
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits, after our close, for the client's; what it still says is nobody's.
+    fn poll_ours(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Ending::No = &self.ending {
+            self.ending = Ending::Ours(Box::pin(sleep(LINGER)));
+        }
+        while let Ending::Ours(timer) = &mut self.ending {
+            if timer.as_mut().poll(cx).is_ready() {
+                self.ending = Ending::Known;
+                return Poll::Ready(());
+            }
+            let mut bytes = [std::mem::MaybeUninit::uninit(); 1024];
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            match ready!(Pin::new(&mut self.inner).poll_read(cx, &mut buffer)) {
+                Ok(()) if buffer.filled().is_empty() => break,
+                Ok(()) => self.shared.read(),
+                Err(_) => self.ending = Ending::Known,
+            }
+        }
+        self.poll_theirs(cx)
+    }
+}
+
+impl<T: AsyncRead + Resettable + Unpin> AsyncRead for Watched<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -202,24 +283,29 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.inner).poll_read(cx, buffer))?;
+        let read = ready!(Pin::new(&mut this.inner).poll_read(cx, buffer));
+        this.noted(read)?;
         if buffer.filled().len() > before {
             this.has_read.store(true, Ordering::Relaxed);
             if this.shared.is_watching() {
                 this.shared.read();
             }
+        } else if this.shared.is_watching() && this.shared.is_all_written() {
+            ready!(this.poll_theirs(cx));
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncRead + AsyncWrite + Resettable + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write(cx, bytes));
+        Poll::Ready(this.noted(written))
     }
 
     fn poll_write_vectored(
@@ -227,7 +313,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, slices));
+        Poll::Ready(this.noted(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -237,7 +325,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     /// Both of hyper's protocols flush the socket only when they have written all they hold.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(Pin::new(&mut this.inner).poll_flush(cx))?;
+        let flushed = ready!(Pin::new(&mut this.inner).poll_flush(cx));
+        this.noted(flushed)?;
         if this.shared.is_watching() {
             this.shared.flushed();
         }
@@ -245,6 +334,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+        let this = self.get_mut();
+        if let Ending::No = &this.ending {
+            let shut = ready!(Pin::new(&mut this.inner).poll_shutdown(cx));
+            this.noted(shut)?;
+        }
+        if this.shared.is_watching() && this.shared.is_all_written() {
+            ready!(this.poll_ours(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }

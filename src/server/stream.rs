@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::delivery::Resettable;
+
 /// An accepted connection.
 pub(super) enum Stream {
     Plain(TcpStream),
@@ -25,8 +27,22 @@ impl Stream {
         }
     }
 
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
     pub(super) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+}
+
+impl Resettable for Stream {
+    fn is_reset(&self) -> bool {
+        // What cannot be told is taken for the worse.
+        !matches!(self.socket().take_error(), Ok(None))
     }
 }
 

@@ -1,15 +1,19 @@
 //! Against raw client sockets, and hyper's own client for HTTP/2.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::delivery::{Resettable, Shared, Watched};
 use super::*;
 use crate::call::payload::{BodyError, Budget, collect};
 
@@ -57,7 +61,10 @@ fn ok(body: Body) -> Response<Body> {
 
 /// Answers with the request's body.
 async fn echo(arrival: Arrival) -> Response<Body> {
-    let body = Body::incoming(arrival.request.into_body());
+    let body = {
+        let version = arrival.request.version();
+        Body::incoming(arrival.request.into_body(), version)
+    };
     match collect(body, 1 << 20, &Budget::new(1 << 20), LONG).await {
         Ok(collected) => ok(Body::full(format!("[{}]", collected.bytes().escape_ascii()))),
         Err(error) => {
@@ -94,6 +101,11 @@ impl Client {
         self.stream.read_exact(&mut body).await.ok()?;
         answer.push_str(std::str::from_utf8(&body).unwrap());
         Some(answer)
+    }
+
+    /// Breaks the connection, as a system does whose program has gone.
+    fn reset(self) {
+        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
 
     /// All that comes until the server closes.
@@ -187,7 +199,7 @@ async fn http_2_is_served_with_prior_knowledge() {
 
     for answer in [first.unwrap(), second.unwrap()] {
         assert_eq!(answer.version(), http::Version::HTTP_2);
-        let body = Body::incoming(answer.into_body());
+        let body = Body::incoming(answer.into_body(), http::Version::HTTP_2);
         let collected = collect(body, 100, &Budget::new(100), LONG).await.unwrap();
         assert_eq!(collected.bytes(), "[]");
     }
@@ -371,7 +383,7 @@ async fn p_36_a_drain_answers_what_has_begun_closes_what_is_idle_and_takes_nothi
     let answer = busy.answer().await.unwrap();
     assert!(answer.contains("connection: close\r\n") && answer.ends_with("held"), "{answer}");
     assert_eq!(busy.rest().await, "");
-    let body = Body::incoming(stream.await.unwrap().into_body());
+    let body = Body::incoming(stream.await.unwrap().into_body(), http::Version::HTTP_2);
     let collected = collect(body, 100, &Budget::new(100), LONG).await.unwrap();
     assert_eq!(collected.bytes(), "held", "a stream is not cut by GOAWAY");
     assert_eq!(server.serving.await.unwrap().unwrap(), Served { cut: 0 });
@@ -548,6 +560,104 @@ async fn an_answer_is_not_delivered_when_its_connection_ends_before() {
 }
 
 #[tokio::test]
+async fn an_answer_is_delivered_when_its_reader_closes_in_order_and_not_when_its_system_breaks() {
+    for body in BODIES {
+        for (request, closes) in [(GET, false), (GET_AND_CLOSE, true)] {
+            let told = Told::default();
+            let server = serving(patient(), told.service(body));
+            let mut client = Client::new(&server).await;
+            client.write(request).await;
+            if closes {
+                client.rest().await;
+            } else {
+                read_whole(&mut client, body).await;
+                drop(client);
+            }
+            wait_for("it is delivered", || told.all() == [Delivery::Delivered]).await;
+
+            let told = Told::default();
+            let server = serving(patient(), told.service(body));
+            let mut client = Client::new(&server).await;
+            client.write(request).await;
+            read_whole(&mut client, body).await;
+            client.reset();
+            wait_for("it is undelivered", || told.all() == [Delivery::Undelivered]).await;
+        }
+    }
+}
+
+const GET_AND_CLOSE: &str = "GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
+
+async fn read_whole(client: &mut Client, body: fn() -> Body) {
+    let whole = if body().is_in_memory() { "\r\n\r\n" } else { "\r\n0\r\n\r\n" };
+    let mut seen = String::new();
+    while !seen.contains(whole) {
+        seen.push(char::from(client.stream.read_u8().await.unwrap()));
+    }
+    if seen.contains("content-length: 3") {
+        client.stream.read_exact(&mut [0; 3]).await.unwrap();
+    }
+}
+
+/// A socket whose client closed, and whose system may have taken that back.
+struct Closed(bool);
+
+impl Resettable for Closed {
+    fn is_reset(&self) -> bool {
+        self.0
+    }
+}
+
+impl AsyncRead for Closed {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Closed {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_reset_that_follows_the_close_takes_the_delivery_back() {
+    for (is_reset, is_written, becomes) in [
+        (false, true, Delivery::Delivered),
+        (true, true, Delivery::Undelivered),
+        (false, false, Delivery::Undelivered),
+    ] {
+        let told = Told::default();
+        let shared = Arc::new(Shared::default());
+        DeliveryHandle::new(Arc::clone(&shared)).watch(told.hook());
+        let mut socket =
+            Watched::new(Closed(is_reset), Bytes::new(), shared, Arc::new(AtomicBool::new(false)));
+        if is_written {
+            socket.flush().await.unwrap();
+        }
+        assert_eq!(socket.read(&mut [0; 8]).await.unwrap(), 0);
+        drop(socket);
+        assert_eq!(told.all(), [becomes]);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_is_cut_or_never_taken_is_not_delivered() {
     let told = Told::default();
     let server = serving(patient(), told.service(cut));
@@ -644,7 +754,7 @@ async fn watches_are_bounded_and_none_outlives_its_connection() {
     client.write(GET).await;
     client.answer().await.unwrap();
     assert_eq!(told.all(), [Delivery::Undelivered; 2]);
-    drop(client);
+    client.reset();
     wait_for("all are told", || told.all() == [Delivery::Undelivered; 130]).await;
     kept.lock().unwrap().take().unwrap().watch(told.hook());
 
@@ -903,7 +1013,7 @@ async fn describe(arrival: Arrival) -> Response<Body> {
             told.push_str(&format!(" {name}={}", value.as_bytes().escape_ascii()));
         }
     }
-    match collect(Body::incoming(body), 1 << 20, &Budget::new(1 << 20), LONG).await {
+    match collect(Body::incoming(body, head.version), 1 << 20, &Budget::new(1 << 20), LONG).await {
         Ok(collected) => told.push_str(&format!(" [{}]", collected.bytes().escape_ascii())),
         Err(_) => told.push_str(" broken"),
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::Version;
 use http_body::{Body as _, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, Connection};
@@ -26,7 +27,7 @@ use super::connect::{Refusal, Transport};
 use super::mux::Share;
 use super::pool::Place;
 use super::signal::{Next, Signal};
-use crate::call::payload::{Body, BodyError, PolledFrame, Source};
+use crate::call::payload::{Body, BodyError, PolledFrame, Source, poll_incoming};
 
 /// The largest head of an answer, in bytes; 408 KiB is hyper's. The number of fields is hyper's
 /// default, 100: any other number costs two allocations per head.
@@ -189,14 +190,18 @@ impl Answer {
 impl Source for Link {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
-        let mut take = |cx: &mut Context<'_>| Pin::new(&mut answer.incoming).poll_frame(cx);
+        let version = match &self.way {
+            Way::Own { .. } => Version::HTTP_11,
+            Way::Shared { .. } => Version::HTTP_2,
+        };
+        let mut take = |cx: &mut Context<'_>| poll_incoming(&mut answer.incoming, version, cx);
         let frame = match &mut self.way {
             Way::Own { wire, .. } => wire.poll(cx, take),
             Way::Shared { .. } => take(cx),
         };
         if let Poll::Ready(frame) = frame {
             answer.waiting = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Truncated)));
+            return Poll::Ready(frame);
         }
         if answer.waiting.is_none()
             && let Some(deadline) = answer.wait()

@@ -9,13 +9,16 @@
 //! code; a stream that the GOAWAY does include gets none, and fails only with its connection, as a
 //! lost call. So the kind of the error is the proof ([`was_never_processed`]).
 //!
+//! A new connection takes its first call when the upstream's SETTINGS have come, which say how many
+//! streams it allows: a request that h2 held back for want of one would be sent whenever there is one,
+//! long after its call had ended.
+//!
 //! A connection that the upstream is leaving takes no new call. One that rests is closed after a
 //! while, and is asked in between whether it lives, so that a path that broke in silence does not
 //! swallow the next write.
 
 use std::error::Error as _;
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,7 +26,7 @@ use std::time::Duration;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::NotSentReason;
 use super::connect::{Refusal, Transport};
@@ -39,6 +42,9 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How often a connection is asked whether it lives, and how long it may take.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether a new connection's SETTINGS have come: well below what a handshake
+/// takes.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a connection rests before it is closed. Longer than HTTP/1.1's, because GOAWAY says what
 /// a close in the same moment leaves open there.
 const REST: Duration = Duration::from_secs(30);
@@ -74,11 +80,13 @@ impl Shared {
         transport: Transport,
         generation: u64,
         tasks: &Tasks,
+        deadline: Instant,
     ) -> Result<Self, NotSentReason> {
         let refusal = transport.refusal();
         let handshake = Builder::new(Background(tasks.clone()))
             .timer(TokioTimer::new())
             .max_header_list_size(MAX_HEAD)
+            .initial_max_send_streams(0)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(PING_EVERY)
@@ -87,11 +95,26 @@ impl Shared {
             .handshake(TokioIo::new(transport))
             .await;
         let Ok((sender, connection)) = handshake else { return Err(NotSentReason::Closed) };
-        let most = AtomicUsize::new(connection.current_max_send_streams());
-        let streams = Arc::new(Streams { open: AtomicUsize::new(0), most });
+        let mut connection = Box::pin(connection);
+        // Nobody is told when they come, so they are looked for; once for a connection's life.
+        let most = loop {
+            match connection.current_max_send_streams() {
+                0 if Instant::now() >= deadline => return Err(NotSentReason::ConnectTimeout),
+                0 => {}
+                most => break most,
+            }
+            tokio::select! {
+                // Lost: nothing, no request was given to it.
+                _ = connection.as_mut() => return Err(match refusal.has_come() {
+                    true => NotSentReason::Tls,
+                    false => NotSentReason::Closed,
+                }),
+                () = sleep(LOOK_EVERY) => {}
+            }
+        };
+        let streams = Arc::new(Streams { open: AtomicUsize::new(0), most: AtomicUsize::new(most) });
         let seen = Arc::clone(&streams);
         drop(tasks.spawn_background("upstream connection", async move {
-            let mut connection = pin!(connection);
             let ended = std::future::poll_fn(|cx| {
                 let polled = connection.as_mut().poll(cx);
                 seen.most.store(connection.current_max_send_streams(), Ordering::Relaxed);

@@ -112,7 +112,7 @@ impl Pool {
             return Link::open(transport, generation, place).await;
         }
         self.is_http1.store(false, Ordering::Relaxed);
-        let shared = Shared::open(transport, generation, &self.tasks).await?;
+        let shared = Shared::open(transport, generation, &self.tasks, deadline).await?;
         self.keep(shared);
         // A connection that allows no stream at all serves nobody.
         self.share(place, asked, Some(asked)).map_err(|_| NotSentReason::Closed)

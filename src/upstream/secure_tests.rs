@@ -532,3 +532,86 @@ async fn a_new_client_certificate_is_shown_by_the_next_call() {
     let names: Vec<_> = names.try_iter().flatten().collect();
     assert_eq!(names, ["spiffe://mesh/one", "spiffe://mesh/two"]);
 }
+
+/// SETTINGS that allow so many streams.
+fn settings(streams: u32) -> Vec<u8> {
+    let mut frame = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3];
+    frame.extend_from_slice(&streams.to_be_bytes());
+    frame
+}
+
+async fn raw_http2_with(socket: &mut TcpStream, streams: u32) {
+    let mut preface = [0; 24];
+    socket.read_exact(&mut preface).await.unwrap();
+    socket.write_all(&settings(streams)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a8_an_answer_that_is_left_without_its_end_is_no_whole_one() {
+    // RST_STREAM with NO_ERROR; GOAWAY of a number below; the end of the connection after a GOAWAY.
+    let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 0].to_vec();
+    for (last_words, is_closed) in [(reset, false), (go_away(0, 0), true), (go_away(1, 0), true)] {
+        let server = listening(move |mut socket, _, server| {
+            let last_words = last_words.clone();
+            async move {
+                raw_http2(&mut socket).await;
+                request_on(&mut socket, 1).await;
+                server.seen.fetch_add(1, Ordering::SeqCst);
+                // :status 200, and three bytes of a longer body.
+                socket.write_all(&[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88]).await.unwrap();
+                socket.write_all(&[0, 0, 3, 0, 0, 0, 0, 0, 1, b'{', b'"', b'a']).await.unwrap();
+                socket.write_all(&last_words).await.unwrap();
+                if is_closed {
+                    drop(socket.shutdown().await);
+                }
+                let mut rest = Vec::new();
+                drop(socket.read_to_end(&mut rest).await);
+            }
+        })
+        .await;
+        let upstream = server.upstream(Protocol::ClearHttp2);
+        match upstream.send(post(), &PATIENT).await {
+            Sent::Answer(answer) => {
+                use http_body_util::BodyExt as _;
+                assert!(answer.into_body().collect().await.is_err(), "closed: {is_closed}");
+            }
+            // The end may overtake the head.
+            Sent::Lost(reason) => assert_eq!(reason, LostReason::Reset),
+            Sent::NotSent(reason) => assert_eq!(reason, NotSentReason::Refused),
+        }
+        assert!(server.seen() >= 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_a_stream_before_it_is_given_away_and_not_after() {
+    let server = listening(move |mut socket, _, server| async move {
+        raw_http2_with(&mut socket, 0).await;
+        request_on(&mut socket, 1).await;
+        server.seen.fetch_add(1, Ordering::SeqCst);
+    })
+    .await;
+    let upstream = server.upstream(Protocol::ClearHttp2);
+    let brief = Clocks { connect: Duration::from_millis(100), ..PATIENT };
+    assert_eq!(text(upstream.send(post(), &brief).await).await, "not sent: ConnectTimeout");
+    assert_eq!(server.seen(), 0);
+
+    // One stream each: the second call has a connection of its own from the start.
+    let server = listening(move |mut socket, _, server| async move {
+        raw_http2_with(&mut socket, 1).await;
+        request_on(&mut socket, 1).await;
+        server.seen.fetch_add(1, Ordering::SeqCst);
+        wait_for("both requests", || server.seen() == 2).await;
+        socket.write_all(&[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]).await.unwrap();
+        let mut rest = Vec::new();
+        drop(socket.read_to_end(&mut rest).await);
+    })
+    .await;
+    let upstream = server.upstream(Protocol::ClearHttp2);
+    let both = [upstream.send(post(), &PATIENT), upstream.send(post(), &PATIENT)];
+    let [first, second] = both;
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(text(first).await, "HTTP/2.0 ");
+    assert_eq!(text(second).await, "HTTP/2.0 ");
+    assert_eq!(server.connections(), 2);
+}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+import effects
 import sidecar
 from driver import HERE, MODULES, NODE, TOOLS, script
 
@@ -47,41 +48,6 @@ def compare(port, through, revision, least):
     assert not differ and passed >= least, (revision, passed, differ)
 
 
-def steps(command, url, mode, *calls):
-    """What a client saw, one line for each step."""
-    environment = {**os.environ, "URL": url, "MODE": mode, "CONFIRM": "accept", "NODE_PATH": str(MODULES)}
-    done = subprocess.run([*command, *calls], env=environment, timeout=120, capture_output=True, text=True)
-    seen = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return seen
-
-
-def effect(seen, step):
-    said = [line for line in seen if line["step"] == step]
-    assert said, (step, seen)
-    return said[-1]["_meta"]["effect"], said[-1]
-
-
-def story(url, name, command, mode, number):
-    thing = f"t{number}"
-    seen = steps(
-        command, url, mode,
-        f'delete_thing={{"id":"{thing}"}}',
-        f'asks_first={{"what":"{name}"}}',
-        f'send_mail_mirrored={{"to":"{name}","body":"b"}}',
-        'counter_get={}',
-    )
-    asked = [line["message"] for line in seen if line["step"] == "elicited"]
-    assert any(thing in message and "thing.delete" in message for message in asked), seen
-    assert any("Really do" in message for message in asked), ("the upstream's own question", seen)
-    for step in ["delete_thing", "asks_first", "send_mail_mirrored"]:
-        report, line = effect(seen, step)
-        assert report["outcome"] == "accepted" and not line.get("isError"), line
-    assert effect(seen, "send_mail_mirrored")[0]["idempotency_key"], seen
-    assert effect(seen, "counter_get")[0]["class"] == "read", seen
-    print(f"-- {name}: asked {len(asked)} times, all accepted", flush=True)
-
-
 def main():
     port = sidecar.free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +66,7 @@ def main():
                     ("typescript-legacy", typescript, "legacy"),
                     ("typescript-modern", typescript, "modern"),
                 ]
-                for number, (name, command, mode) in enumerate(stories, start=1):
-                    story(f"{url}/mcp", name, command, mode, number)
+                effects.told(f"{url}/mcp", port, stories)
 
 
 if __name__ == "__main__":

@@ -92,4 +92,5 @@ def sidecar(policies, upstream_port):
                 return (get(f"http://127.0.0.1:{telemetry}/readyz") or (0,))[0] == 200
 
             wait("the sidecar is ready", ready)
+            pathlib.Path(folder, "pid").write_text(str(child.pid))
             yield f"http://127.0.0.1:{data}", f"http://127.0.0.1:{telemetry}", folder

@@ -35,6 +35,9 @@ fn upstream(is_modern: bool, forgets: bool) -> Upstream {
         if received.target != "/mcp" {
             return Act::json(200, r#"{"plain":true}"#);
         }
+        if received.method == "DELETE" {
+            return Act::with(200, &[], "");
+        }
         let message: Value = serde_json::from_slice(&received.body).unwrap();
         let id = message["id"].clone();
         let answer =
@@ -81,7 +84,8 @@ fn upstream(is_modern: bool, forgets: bool) -> Upstream {
 
 fn methods(upstream: &Upstream) -> Vec<String> {
     let received = upstream.received();
-    let bodies = received.iter().map(|r| serde_json::from_slice::<Value>(&r.body).unwrap());
+    let posts = received.iter().filter(|r| r.method == "POST");
+    let bodies = posts.map(|r| serde_json::from_slice::<Value>(&r.body).unwrap());
     bodies.map(|body| body["method"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -169,8 +173,8 @@ fn adr_0030_8_errors_have_a_status_for_their_code() {
         ("/call/create_note", "[]", 400, "validation_error"),
         ("/call/create_note", r#"{"arguments":[]}"#, 400, "validation_error"),
         ("/call/create_note", r#"{"argument":{}}"#, 400, "validation_error"),
-        ("/call/create_note", r#"{"stage":"yes"}"#, 400, "effect/invalid_meta"),
-        ("/call/create_note", r#"{"stage":true}"#, 422, "effect/no_draft_form"),
+        ("/call/create_note", r#"{"stage":"yes"}"#, 400, "validation_error"),
+        ("/call/create_note", r#"{"stage":true}"#, 422, "unsupported_operation"),
         ("/call/create_note", "{", 400, "invalid_json"),
         ("/call/create_note", large.as_str(), 413, "body_too_large"),
         ("/call/broken", "{}", 428, "confirmation_required"),
@@ -209,4 +213,145 @@ fn the_route_is_the_upstreams_where_the_operator_says_so_or_no_tool_is_declared(
 
     assert_eq!((forwarded.status, forwarded.code().as_str()), (428, "confirmation_required"));
     assert_eq!((passed.status, passed.json()), (200, json!({"plain": true})));
+}
+
+/// Gives each call's answer to a later GET only, the second time that it is asked for.
+fn polling() -> Upstream {
+    let gets = AtomicUsize::new(0);
+    Upstream::start(move |received| {
+        if received.method == "DELETE" {
+            return Act::with(200, &[], "");
+        }
+        if received.method == "GET" {
+            assert_eq!(received.header("mcp-session-id"), Some("s0"));
+            return match gets.fetch_add(1, Ordering::Relaxed) {
+                0 => {
+                    assert_eq!(received.header("last-event-id"), Some("e0"));
+                    Act::events("id: e1\nretry: 0\ndata:\n\n")
+                }
+                _ => {
+                    assert_eq!(received.header("last-event-id"), Some("e1"));
+                    let id = received.header("x-call").unwrap_or("0").to_owned();
+                    Act::events(&format!(
+                        "id: e2\ndata: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[],\"structuredContent\":{{\"id\":\"n1\"}}}}}}\n\n"
+                    ))
+                }
+            };
+        }
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = message["id"].clone();
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        match message["method"].as_str().unwrap() {
+            "initialize" => {
+                let headers = [("content-type", "application/json"), ("mcp-session-id", "s0")];
+                Act::with(200, &headers, &answer(json!({"protocolVersion": "2025-11-25"})))
+            }
+            "notifications/initialized" => Act::with(202, &[], ""),
+            "tools/list" => Act::json(200, &answer(json!({"tools": [{"name": "create_note"}]}))),
+            "tools/call" => Act::events("id: e0\nretry: 0\ndata:\n\n"),
+            _ => Act::with(404, &[], ""),
+        }
+    })
+}
+
+#[test]
+fn mcp_20_the_answer_of_a_call_over_rest_is_fetched_when_its_stream_ends_early() {
+    // The id of a call is ours: the upstream learns it from the call and gives it back on the GET.
+    let called = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let inner = polling();
+    let relay = {
+        let called = std::sync::Arc::clone(&called);
+        let address = inner.address;
+        Upstream::start(move |received| {
+            if received.text().contains("tools/call") {
+                let message: Value = serde_json::from_slice(&received.body).unwrap();
+                *called.lock().unwrap() = message["id"].to_string();
+            }
+            let id = called.lock().unwrap().clone();
+            let mut headers: Vec<(&str, &str)> = received
+                .headers
+                .iter()
+                .filter(|(name, _)| !["content-length", "host"].contains(&name.as_str()))
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect();
+            headers.push(("x-call", &id));
+            let mut agent = crate::support::Agent::connect(address);
+            let answer = agent.call(&received.method, &received.target, &headers, &received.text());
+            let kept: Vec<(&str, &str)> = answer
+                .headers
+                .iter()
+                .filter(|(name, _)| name != "content-length" && name != "connection")
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect();
+            Act::with(answer.status, &kept, &answer.text())
+        })
+    };
+    let sidecar = Sidecar::start(POLICY, &relay);
+
+    let created = sidecar.agent().post("/call/create_note", &[], r#"{"arguments":{"text":"x"}}"#);
+
+    assert_eq!((created.status, created.json()), (200, json!({"id": "n1"})));
+    assert_eq!(created.report()["outcome"], "accepted");
+    assert_eq!(created.report()["undo"]["arguments"], json!({"id": "n1"}));
+    sidecar.wait_entries(&[("accepted", "")]);
+    let calls = relay.received().iter().filter(|r| r.text().contains("tools/call")).count();
+    assert_eq!(calls, 1);
+
+    sidecar.drain.begin(std::time::Duration::from_secs(20));
+    crate::support::wait::until("the end of our session", || {
+        let received = relay.received();
+        let deleted = received.iter().find(|r| r.method == "DELETE")?;
+        assert_eq!(deleted.header("mcp-session-id"), Some("s0"));
+        Some(())
+    });
+}
+
+#[test]
+fn an_answer_that_cannot_be_fetched_leaves_the_outcome_unknown() {
+    let upstream = Upstream::start(|received| {
+        if received.method != "POST" {
+            return Act::with(405, &[], "");
+        }
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = message["id"].clone();
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        match message["method"].as_str().unwrap() {
+            "initialize" => {
+                let headers = [("content-type", "application/json"), ("mcp-session-id", "s0")];
+                Act::with(200, &headers, &answer(json!({"protocolVersion": "2025-11-25"})))
+            }
+            "tools/list" => Act::json(200, &answer(json!({"tools": [{"name": "create_note"}]}))),
+            "tools/call" => Act::events("id: e0\nretry: 0\ndata:\n\n"),
+            _ => Act::with(202, &[], ""),
+        }
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = sidecar.agent().post("/call/create_note", &[], r#"{"arguments":{"text":"x"}}"#);
+
+    assert_eq!((answer.status, answer.code().as_str()), (502, "outcome_unknown"));
+    sidecar.wait_entries(&[("unknown", "timeout")]);
+}
+
+#[test]
+fn a_session_of_ours_that_rests_is_ended_and_made_anew_for_the_next_call() {
+    let upstream = upstream(false, false);
+    let mut setup = Setup::new(POLICY);
+    setup.mcp.session_idle = std::time::Duration::from_millis(1);
+    let sidecar = setup.start(&upstream);
+    let headers = [("authorization", "Bearer a")];
+
+    let first = sidecar.agent().post("/call/read_note", &headers, "{}");
+    crate::support::wait::until("the end of the session", || {
+        let received = upstream.received();
+        let deleted = received.into_iter().find(|r| r.method == "DELETE")?;
+        assert_eq!(deleted.header("mcp-session-id"), Some("s0"));
+        assert_eq!(deleted.header("authorization"), Some("Bearer a"));
+        Some(())
+    });
+    let second = sidecar.agent().post("/call/read_note", &headers, "{}");
+
+    assert_eq!((first.status, second.status), (200, 200));
 }

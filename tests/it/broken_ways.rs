@@ -318,3 +318,49 @@ fn contract_8_explain_says_what_run_answers() {
         assert!(said.starts_with(&expected), "{method} {target}: {said} / {expected}");
     }
 }
+
+/// An agent may not choose that a write is sent unconfirmed and cannot be taken back.
+#[test]
+fn a_write_that_lacks_what_its_undo_takes_from_the_request_is_asked_about_as_irreversible() {
+    const POLICY: &str = r#"
+version: 1
+operations:
+  members.add:
+    match: { http: "POST /members" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: members.remove, arguments: { path.id: request.body.id } }
+  members.remove:
+    match: { http: "DELETE /members/{id}" }
+    effect: { class: irreversible, kind: delete }
+"#;
+    let upstream = Upstream::start(|_| Act::json(201, "{}"));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let whole = agent.post("/members", &[], r#"{"id":"jane"}"#);
+    assert_eq!((whole.status, upstream.count("POST")), (201, 1));
+    assert_eq!(whole.report()["class"], "reversible");
+
+    let text = [("content-type", "text/plain")];
+    for (headers, body) in [
+        (text.as_slice(), r#"{"id":"joe"}"#),
+        (&[], r#"{"name":"joe"}"#),
+        (&[], r#"{"id":null}"#),
+        (&[], r#"{"id":".."}"#),
+    ] {
+        let asked = match headers {
+            [] => agent.post("/members", &[], body),
+            headers => agent.call("POST", "/members", headers, body),
+        };
+        assert_eq!(asked.status, 428, "{body}: {}", asked.text());
+        assert_eq!(asked.report()["class"], "irreversible");
+    }
+    assert_eq!(upstream.count("POST"), 1);
+
+    let token = agent.post("/members", &[], r#"{"name":"joe"}"#).token();
+    let sent = agent.post("/members", &[("effect-confirm", &token)], r#"{"name":"joe"}"#);
+    assert_eq!(sent.status, 201);
+    assert_eq!(sent.report()["undo"], serde_json::Value::Null);
+    assert!(sent.report()["undo_unavailable"].as_str().unwrap().contains("request.body.id"));
+}

@@ -1,3 +1,4 @@
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -283,4 +284,37 @@ fn i6_calls_that_come_after_sigterm_are_served_for_the_minimum_and_a_signal_ends
 
     assert_eq!(process.wait().code(), Some(0));
     assert_eq!(home.query("SELECT state FROM entries"), ["accepted", "accepted", "accepted"]);
+}
+
+#[test]
+fn idle_connections_leave_descriptors_for_probes_and_for_calls() {
+    let upstream = Upstream::start(|_| Act::json(201, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    let limited = ["bash", "-c", "ulimit -n 200; exec \"$@\"", "limited"];
+    let process = home.start_under(&limited).expect("it starts with few descriptors");
+    let mut early = process.agent();
+    assert_eq!(early.get("/things").status, 201);
+
+    let open = || {
+        let text = process.telemetry("/metrics").text();
+        let line = text.lines().find(|line| line.starts_with("process_open_fds ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let before = open();
+
+    // More than there are descriptors; those that are not accepted wait in the kernel's queue.
+    let idle: Vec<TcpStream> =
+        (0..300).map(|_| TcpStream::connect(process.data).unwrap()).collect();
+    wait::until("connections", || (open() >= before + 30).then_some(()));
+
+    for probe in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(process.telemetry(probe).status, 200, "{probe}");
+    }
+    assert_eq!(early.post("/things", &[("effect-confirm", "true")], "{}").status, 201);
+    let (status, reloaded) = home.admin("POST", "/api/v1/reload");
+    assert_eq!(status, 200, "{reloaded}");
+    let log = home.log();
+    assert!(log.contains("the limit of open files allows fewer"), "{log}");
+    drop(idle);
+    assert_eq!(process.agent().get("/things").status, 201);
 }

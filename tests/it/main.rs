@@ -60,14 +60,22 @@ mod layers;
 mod lifecycle;
 /// MCP over streamable HTTP.
 mod mcp;
+/// Clients that cancel, and sessions that end, under a write.
+mod mcp_cancel;
+/// Reports that an upstream forges, and pages of other origins.
+mod mcp_claims;
 /// Confirmation in the protocol: rounds, and questions on a call's stream.
 mod mcp_confirm;
+/// Agents and upstreams that break the protocol on purpose.
+mod mcp_hostile;
 /// Keys in arguments and the headers that mirror them; the upstream's own reports.
 mod mcp_keys;
 /// `tools/list`: what is said of tools, pins, hints.
 mod mcp_list;
 /// Results that are none: the upstream's own rounds, pages to visit, tasks.
 mod mcp_rounds;
+/// Rules for proxies of MCP that no other file names.
+mod mcp_rules;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.

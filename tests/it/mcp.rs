@@ -264,6 +264,31 @@ fn mcp_23_an_error_result_is_ambiguous_and_passes() {
 }
 
 #[test]
+fn mcp_23_an_error_result_is_a_rejection_where_the_policy_says_so() {
+    let policy = format!(
+        "{POLICY}  broken:\n    match: {{ tool: broken }}\n    effect: {{ class: irreversible, kind: update }}\n    confirm: caller\n    is_error: rejected\n"
+    );
+    let upstream = upstream();
+    let sidecar = Sidecar::start(&policy, &upstream);
+    let made = || {
+        let meta = json!({"confirm": true});
+        post(&mut sidecar.agent(), &call("1", "broken", json!({}), Some(meta))).json()
+    };
+
+    let answer = made();
+    let again = made();
+
+    for answer in [answer, again] {
+        let result = &answer["result"];
+        assert_eq!(result["content"][0]["text"], "no", "the upstream's own words");
+        assert_eq!(result["_meta"]["effect"]["outcome"], "rejected");
+        assert_eq!(result["_meta"]["effect"]["undo"], Value::Null);
+    }
+    sidecar.wait_entries(&[("rejected", "is_error"), ("rejected", "is_error")]);
+    assert_eq!(upstream.received().len(), 2, "what was rejected may be tried again");
+}
+
+#[test]
 fn d10_a_stale_session_passes_and_the_entry_is_rejected() {
     let upstream = Upstream::start(|_| {
         Act::json(
@@ -362,7 +387,7 @@ fn mcp_16_pages_of_another_origin_are_refused() {
     let body = call("1", "read_note", json!({}), None);
 
     let foreign = sidecar.agent().post("/mcp", &[("origin", "https://evil.example")], &body);
-    let own = sidecar.agent().post("/mcp", &[("origin", "http://proxy")], &body);
+    let own = sidecar.agent().post("/mcp", &[("origin", "https://proxy")], &body);
 
     assert_eq!(foreign.status, 403);
     assert_eq!(own.status, 200);

@@ -209,6 +209,26 @@ fn mcp_36_a_session_is_asked_on_the_stream_of_its_call() {
 }
 
 #[test]
+fn mcp_29_36_a_held_call_keeps_its_stream_open_with_comments() {
+    let upstream = upstream();
+    let mut setup = Setup::new(POLICY);
+    setup.mcp.keep_alive = std::time::Duration::from_millis(2);
+    let sidecar = setup.start(&upstream);
+    let mut agent = sidecar.agent();
+    initialize(&mut agent, json!({"elicitation": {}}));
+
+    let asked = held(&mut agent, "7", "send_mail");
+    let mut comments = 0;
+    while comments < 3 {
+        comments += usize::from(agent.line().expect("a line") == ": held\n");
+    }
+    hear(&sidecar, &asked, json!({"action": "accept", "content": {"confirm": true}}));
+    let answer = next_event(&mut agent);
+
+    assert_eq!(answer["result"]["_meta"]["effect"]["outcome"], "accepted");
+}
+
+#[test]
 fn mcp_36_what_is_not_a_yes_in_its_own_session_sends_nothing() {
     let upstream = upstream();
     let sidecar = Sidecar::start(POLICY, &upstream);

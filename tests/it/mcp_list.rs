@@ -90,7 +90,8 @@ fn mcp_24_26_27_declared_tools_say_what_they_do_and_the_rest_is_as_it_came() {
                     "tool": "delete_note",
                     "arguments": {"id": "response.id"},
                     "deadline": {"within_ms": 60000}
-                }
+                },
+                "evidence": "none"
             },
             "anvil/operation_id": "notes.create"
         })

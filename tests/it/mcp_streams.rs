@@ -4,6 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 use serde_json::{Value, json};
 
 use crate::support::mcp::{call, events, post_with, request};
+use crate::support::sidecar::Setup;
 use crate::support::{Act, Sidecar, Upstream};
 
 const POLICY: &str = r#"
@@ -188,4 +189,32 @@ fn d11_a_drain_ends_a_standing_stream_between_two_events() {
         lines.push(line);
     }
     assert_eq!(&lines[lines.len() - 2..], ["0\r\n", "\r\n"], "a whole body: {lines:?}");
+}
+
+#[test]
+fn b8_an_agent_that_takes_nothing_of_a_stream_counts_as_gone_and_its_call_is_finished() {
+    let notice = format!(
+        "data: {{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{{\"text\":\"{}\"}}}}\n\n",
+        "x".repeat(64 << 10)
+    );
+    // More than what lies between them can hold.
+    let events = notice.repeat(512)
+        + "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":[],\"structuredContent\":{\"id\":\"n1\"}}}\n\n";
+    let upstream = Upstream::start(move |_| Act::events(&events));
+    let mut setup = Setup::new(POLICY);
+    setup.mcp.stall = std::time::Duration::from_millis(20);
+    let sidecar = setup.start(&upstream);
+    let mut agent = sidecar.agent();
+    let headers = [("content-type", "application/json"), ("accept", "text/event-stream"), SESSION];
+    agent.send("POST", "/mcp", &headers, &call("7", "create_note", json!({}), None));
+
+    sidecar.wait_entries(&[("accepted", "")]);
+    drop(agent);
+
+    let again =
+        post_with(&mut sidecar.agent(), &[SESSION], &call("8", "create_note", json!({}), None));
+    let result = &again.json()["result"];
+    assert_eq!(result["structuredContent"], json!({"id": "n1"}), "what nobody had is given");
+    assert_eq!(result["_meta"]["effect"]["replayed"], true);
+    assert_eq!(upstream.received().len(), 1);
 }

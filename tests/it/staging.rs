@@ -191,16 +191,54 @@ fn adr_0030_7_what_cannot_be_staged_is_refused_and_nothing_is_called() {
     ];
     for (tool, arguments, code) in cases {
         let answer = post(&mut agent, &stage("1", tool, arguments)).json();
-        assert_eq!(envelope(&answer["result"])["error"]["code"], code, "{tool}");
+        let error = &envelope(&answer["result"])["error"];
+        assert_eq!(error["details"]["code"], code, "{tool}");
+        let kind = match code {
+            "effect/draft_argument_missing" | "effect/draft_input_invalid" => "validation_error",
+            _ => "unsupported_operation",
+        };
+        assert_eq!(error["code"], kind, "{tool}");
+        assert_eq!(answer["result"]["_meta"]["effect"]["refused"], code, "{tool}");
     }
     for stage in [json!("yes"), json!(1), Value::Null] {
         let meta = Some(json!({"stage": stage}));
         let answer = post(&mut agent, &call("1", "create_release", json!({"tag": "v"}), meta));
         let error = &envelope(&answer.json()["result"])["error"];
-        assert_eq!(error["code"], "effect/invalid_meta", "{stage}");
+        assert_eq!(error["code"], "validation_error", "{stage}");
+        assert_eq!(error["details"]["code"], "effect/invalid_meta", "{stage}");
     }
     assert!(calls(&upstream).is_empty());
     assert!(sidecar.entries().is_empty());
+}
+
+#[test]
+fn adr_0030_7_a_draft_that_cannot_be_judged_or_is_not_there_is_not_sent() {
+    let list = |tools: &str| format!(r#"{{"tools":[{tools}]}}"#);
+    let pattern = r##"{"name":"create_release","inputSchema":{"type":"object","properties":{"tag":{"anyOf":[{"$ref":"#/$defs/tag"}]}},"$defs":{"tag":{"pattern":"^v"}}}}"##;
+    let cases = [
+        (list(pattern), "validation_error", "effect/draft_input_invalid"),
+        (list(r#"{"name":"other"}"#), "unsupported_operation", "effect/draft_unavailable"),
+    ];
+    for (tools, kind, code) in cases {
+        let upstream = Upstream::start(move |received| {
+            let message: Value = serde_json::from_slice(&received.body).unwrap();
+            let id = message["id"].clone();
+            Act::json(200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{tools}}}"#))
+        });
+        let sidecar = Sidecar::start(POLICY, &upstream);
+        let body = stage("1", "create_release", json!({"tag": "v1"}));
+
+        let answer = post(&mut sidecar.agent(), &body).json();
+
+        let error = &envelope(&answer["result"])["error"];
+        assert_eq!((&error["code"], &error["details"]["code"]), (&json!(kind), &json!(code)));
+        assert!(calls(&upstream).is_empty());
+        assert!(sidecar.entries().is_empty());
+        if kind == "validation_error" {
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("the rule `pattern`, which is not judged here"), "{message}");
+        }
+    }
 }
 
 #[test]
@@ -265,9 +303,16 @@ fn effect_stage_does_the_same_over_http() {
         serde_json::from_slice::<Value>(&sent.body).unwrap(),
         json!({"tag": "v1", "draft": true})
     );
-    assert_eq!((plain.status, plain.code().as_str()), (422, "effect/no_draft_form"));
-    assert_eq!((missing.status, missing.code().as_str()), (422, "effect/draft_argument_missing"));
-    assert_eq!((read.status, read.code().as_str()), (422, "effect/no_draft_form"));
+    let seen = [plain, missing, read].map(|answer| {
+        let error = answer.json()["error"].clone();
+        (answer.status, answer.code(), error["details"]["code"].as_str().unwrap().to_owned())
+    });
+    let expected = [
+        (422, "unsupported_operation", "effect/no_draft_form"),
+        (400, "validation_error", "effect/draft_argument_missing"),
+        (422, "unsupported_operation", "effect/no_draft_form"),
+    ];
+    assert_eq!(seen, expected.map(|(status, kind, code)| (status, kind.into(), code.into())));
 }
 
 #[test]

@@ -225,7 +225,7 @@ pub async fn collect_prefix(
         Stop::Error(error) => {
             let why = match error {
                 BodyError::Idle | BodyError::Total => Partial::Idle,
-                BodyError::Stopped | BodyError::Truncated(_) => Partial::Broken,
+                BodyError::Left | BodyError::Stopped | BodyError::Truncated(_) => Partial::Broken,
             };
             (Body::of(Kind::Failed(error)), why)
         }

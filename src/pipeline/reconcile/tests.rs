@@ -22,6 +22,7 @@ use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::Policies;
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use crate::policy;
+use crate::server::Drain;
 use crate::tasks::Tasks;
 use crate::upstream::{self, Authority, Upstream};
 
@@ -235,7 +236,8 @@ impl Bench {
     }
 
     fn fetch(&self) -> Fetch {
-        Fetch { shared: Arc::clone(&self.shared), upstream: self.upstream.clone() }
+        let (shared, upstream) = (Arc::clone(&self.shared), self.upstream.clone());
+        Fetch { shared, upstream, drain: Drain::new() }
     }
 
     async fn is_unknown(&self) -> bool {

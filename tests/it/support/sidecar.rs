@@ -185,7 +185,7 @@ impl Sidecar {
             Authority::new(&self.upstream.ip().to_string(), self.upstream.port()).unwrap();
         let config = upstream::Config::new(authority);
         let upstream = upstream::Upstream::new(config, self.shared.tasks.clone());
-        Fetch { shared: Arc::clone(&self.shared), upstream }
+        Fetch { shared: Arc::clone(&self.shared), upstream, drain: self.drain.clone() }
     }
 
     /// Looks at what is due, as the running sidecar does of itself; says how many entries that were.

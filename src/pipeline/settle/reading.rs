@@ -1,0 +1,173 @@
+//! A read on its way back: it is passed on with its report.
+
+use std::sync::Arc;
+
+use http::response::Parts;
+use http::{HeaderValue, Response};
+
+use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
+use super::notice::Notice;
+use crate::call::Payload;
+use crate::call::payload::{Body, Prefix, collect_prefix};
+use crate::contract::class::Class;
+use crate::contract::report::{MAX_HEADER, Report};
+use crate::http::body::{essence, is_json};
+use crate::http::grpc::is_grpc;
+use crate::mcp::Era;
+use crate::mcp::answer::{Answer, Kind};
+use crate::mcp::jsonrpc::Id;
+use crate::metrics::{Decision, OperationMetrics};
+use crate::pipeline::dispatch::Observation;
+use crate::pipeline::stream::{self, Rewrite, Watched};
+use crate::pipeline::{Read, Reply, Shared};
+use crate::policy::Served;
+use crate::upstream::{LostReason, Sent};
+
+/// What the report of a read needs once the read itself is sent.
+pub(super) struct About {
+    served: Arc<Served>,
+    metrics: Arc<OperationMetrics>,
+    would: Option<&'static str>,
+    tool: Option<(Id, Era)>,
+    authority: Option<HeaderValue>,
+    is_tls: bool,
+    is_grpc: bool,
+}
+
+impl About {
+    pub(super) fn of(read: &Read) -> Self {
+        let tool = match &read.call.payload {
+            Payload::Mcp(call) => Some((call.id().clone(), call.era())),
+            Payload::Http(_) => None,
+        };
+        Self {
+            served: Arc::clone(&read.served),
+            metrics: Arc::clone(&read.metrics),
+            would: read.would,
+            tool,
+            authority: read.call.head.authority.clone(),
+            is_tls: read.call.head.origin.is_tls,
+            is_grpc: is_grpc(&read.call.head.headers),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report::for_read(self.served.operation.id.clone());
+        report.would = self.would.map(Into::into);
+        report
+    }
+
+    /// The report as JSON: the header's text, which is made once per operation.
+    fn json(&self) -> String {
+        match (self.would, self.served.read_header.to_str()) {
+            (None, Ok(made)) => made.to_owned(),
+            (Some(_), _) | (None, Err(_)) => self.report().to_json(),
+        }
+    }
+
+    fn header(&self) -> HeaderValue {
+        match self.would {
+            None => self.served.read_header.clone(),
+            Some(_) => self.report().to_header(MAX_HEADER),
+        }
+    }
+
+    pub(super) async fn settle(self, shared: &Shared, observation: Observation) -> Reply {
+        let Observation { sent, elapsed } = observation;
+        let (response, report) = match sent {
+            Sent::Answer(answer) => {
+                let (mut parts, body) = answer.into_parts();
+                let asked = Asked { authority: self.authority.as_ref(), is_tls: self.is_tls };
+                pass_headers(shared, &mut parts, asked);
+                let body = passed(shared, body);
+                match &self.tool {
+                    None if is_endless(&parts.headers, &body) => {
+                        let tasks = shared.tasks.clone();
+                        let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+                        (stream::until(parts, body, stop), Some(self.header()))
+                    }
+                    None => (Response::from_parts(parts, body), Some(self.header())),
+                    Some((id, era)) => {
+                        let answering = self.tool_answer(shared, parts, body, id, *era);
+                        let response = Box::pin(answering).await;
+                        (response, None)
+                    }
+                }
+            }
+            Sent::NotSent(reason) => self.notice(&Notice::NotSent(reason)),
+            Sent::Lost(reason) => self.notice(&Notice::ReadLost(reason)),
+        };
+        Reply {
+            response,
+            report,
+            entry: None,
+            decision: if self.would.is_some() {
+                Decision::WouldRefuse
+            } else {
+                Decision::Forwarded
+            },
+            metrics: self.metrics,
+            class: Class::Read,
+            upstream: elapsed,
+            elsewhere: None,
+        }
+    }
+
+    fn notice(&self, notice: &Notice) -> (Response<Body>, Option<HeaderValue>) {
+        match &self.tool {
+            None if self.is_grpc => (notice.grpc(None), Some(self.header())),
+            None => (notice.problem(None), Some(self.header())),
+            Some((id, era)) => (notice.result(id, *era, &self.json()), None),
+        }
+    }
+
+    /// A read tool's answer with its report in it. What cannot be read passes untouched.
+    async fn tool_answer(
+        &self,
+        shared: &Shared,
+        parts: Parts,
+        body: Body,
+        id: &Id,
+        era: Era,
+    ) -> Response<Body> {
+        let report = self.json();
+        let reports = shared.settings.mcp.reports;
+        if is_event_stream(&parts.headers) {
+            let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            let watched = Watched {
+                id: id.clone(),
+                reports,
+                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
+                // The client may come back for the rest of a stream with ids (2025-11-25).
+                at_end: Box::new(move |ended| {
+                    (era == Era::Modern || !ended.has_event_id).then_some(lost)
+                }),
+            };
+            let tasks = shared.tasks.clone();
+            let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
+            return stream::read_answer(parts, body, watched, stop);
+        }
+        let in_header = |mut parts: Parts| {
+            let name = shared.settings.report_header.clone();
+            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
+            parts
+        };
+        if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
+            return Response::from_parts(in_header(parts), body);
+        }
+        let limit = shared.settings.limits.response_body_bytes;
+        match collect_prefix(body, limit, &shared.budget, None).await {
+            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
+            Prefix::Whole(collected) => {
+                let bytes = collected.bytes().clone();
+                let answer = Answer::read(parts.status.as_u16(), bytes, id);
+                let is_unread = matches!(answer.kind(), Kind::Unreadable(_) | Kind::WrongId { .. });
+                // A report in there would pass as ours to a laxer reader.
+                if is_unread && stream::names(collected.bytes(), "effect") {
+                    return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
+                }
+                spliced(shared, parts, &answer, &report, reports, collected)
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Agents and upstreams that break the protocol on purpose.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::mcp::{call, envelope, events, post, post_with, request};
+use crate::support::wait::until;
+use crate::support::{Act, Agent, Sidecar, Upstream};
+
+const POLICY: &str = r#"
+version: 1
+operations:
+  notes.read:
+    match: { tool: read_note }
+    effect: { class: read }
+  notes.create:
+    match: { tool: create_note }
+    effect: { class: irreversible, kind: create }
+    confirm: none
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+"#;
+
+const SESSION: (&str, &str) = ("mcp-session-id", "s1");
+
+fn answers(events: &'static str) -> (Upstream, Sidecar) {
+    let upstream = Upstream::start(move |_| Act::events(events));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    (upstream, sidecar)
+}
+
+#[test]
+fn the_first_answer_to_an_id_is_the_answer() {
+    let (_upstream, sidecar) = answers(
+        "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"isError\":false}}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32602,\"message\":\"did not run\"}}\n\n",
+    );
+
+    let text = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None)).text();
+
+    let [answer] = events(&text).try_into().unwrap();
+    assert_eq!(answer["result"]["_meta"]["effect"]["outcome"], "accepted");
+    sidecar.wait_entries(&[("accepted", "")]);
+}
+
+#[test]
+fn mcp_7_answers_to_ids_that_were_not_asked_settle_nothing() {
+    let (_upstream, sidecar) = answers(
+        "data: {\"jsonrpc\":\"2.0\",\"id\":\"1\",\"result\":{\"content\":[]}}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":1.0,\"result\":{\"content\":[]}}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":null,\"result\":{\"content\":[]}}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n\
+         data: [{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}]\n\n",
+    );
+
+    let text = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None)).text();
+
+    let ours = events(&text).pop().unwrap();
+    assert_eq!(envelope(&ours["result"])["error"]["code"], "outcome_unknown");
+    assert_eq!(ours["id"], 1);
+    sidecar.wait_entries(&[("unknown", "truncated_body")]);
+}
+
+#[test]
+fn mcp_5_an_answer_with_two_meanings_settles_nothing_as_accepted() {
+    let answers = [
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]},"error":{"code":1,"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"id":2,"result":{"content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"isError":false,"content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]},"method":"tools/call"}"#,
+        r#"{"jsonrpc":"1.0","id":1,"result":{"content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":"no"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"resultType":"done"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":[]}"#,
+    ];
+    for answer in answers {
+        let upstream = Upstream::start(move |_| Act::json(200, answer));
+        let sidecar = Sidecar::start(POLICY, &upstream);
+
+        post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None));
+
+        until("the end of the entry", || (sidecar.entries()[0].0 != "begun").then_some(()));
+        assert_eq!(sidecar.entries()[0].0, "unknown", "{answer}");
+    }
+}
+
+#[test]
+fn mcp_7_an_id_used_twice_in_flight_gives_each_call_its_own_answer() {
+    let number = AtomicUsize::new(0);
+    let (send, next) = std::sync::mpsc::channel::<()>();
+    let next = std::sync::Mutex::new(Some(next));
+    let upstream = Upstream::start(move |_| {
+        let number = number.fetch_add(1, Ordering::Relaxed);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"structuredContent":{{"n":{number}}}}}}}"#
+        );
+        match next.lock().unwrap().take() {
+            Some(wait) => Act::After(wait, Box::new(Act::json(200, &text))),
+            None => Act::json(200, &text),
+        }
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut first = sidecar.agent();
+    let headers = [SESSION, ("content-type", "application/json")];
+    first.send("POST", "/mcp", &headers, &call("1", "create_note", json!({"a": 1}), None));
+    until("the first call", || (upstream.count("POST") == 1).then_some(()));
+
+    let body = call("1", "create_note", json!({"a": 2}), None);
+    let second = post_with(&mut sidecar.agent(), &[SESSION], &body).json();
+    drop(send);
+    let first = first.answer("POST").json();
+
+    assert_eq!(first["result"]["structuredContent"]["n"], 0);
+    assert_eq!(second["result"]["structuredContent"]["n"], 1);
+    assert_ne!(
+        first["result"]["_meta"]["effect"]["entry"],
+        second["result"]["_meta"]["effect"]["entry"]
+    );
+}
+
+#[test]
+fn mcp_7_an_old_answer_that_is_sent_again_is_not_the_answer_to_a_later_call_with_its_id() {
+    let posts = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |received| {
+        let old = "id: e1\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"structuredContent\":{\"old\":true}}}\n\n";
+        match (received.method.as_str(), posts.fetch_add(1, Ordering::Relaxed)) {
+            ("GET", _) | (_, 0) => Act::events(old),
+            _ => Act::events("id: e2\ndata:\n\n"),
+        }
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let make = |n: i32| {
+        let body = call("1", "create_note", json!({"n": n}), None);
+        post_with(&mut sidecar.agent(), &[SESSION], &body).text()
+    };
+
+    make(1);
+    make(2);
+    let headers = [("accept", "text/event-stream"), SESSION, ("last-event-id", "e0")];
+    let again = sidecar.agent().call("GET", "/mcp", &headers, "").text();
+
+    assert!(!again.contains("\"effect\""), "nobody can tell whose it is: {again}");
+    sidecar.wait_entries(&[("accepted", ""), ("unknown", "timeout")]);
+}
+
+#[test]
+fn mcp_19_an_event_without_end_passes_and_leaves_the_outcome_unknown() {
+    let upstream = Upstream::start(|_| {
+        let mut pieces = vec![
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: ".to_vec(),
+        ];
+        pieces.extend((0..80).map(|_| vec![b'x'; 64 * 1024]));
+        Act::Pieces(pieces)
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None));
+
+    assert_eq!(answer.body.len(), 6 + 80 * 64 * 1024, "nothing is held back for ever");
+    sidecar.wait_entries(&[("unknown", "truncated_body")]);
+    let next = post(&mut sidecar.agent(), &call("2", "create_note", json!({"n": 2}), None));
+    assert_eq!(next.status, 200, "the sidecar serves on");
+}
+
+#[test]
+fn standing_streams_take_a_place_each_and_give_it_back() {
+    let (send, next) = std::sync::mpsc::channel::<()>();
+    let next = std::sync::Arc::new(std::sync::Mutex::new(next));
+    let upstream = {
+        let next = std::sync::Arc::clone(&next);
+        Upstream::start(move |received| {
+            if received.method == "GET" {
+                let (hold, wait) = std::sync::mpsc::channel::<()>();
+                let next = std::sync::Arc::clone(&next);
+                std::thread::spawn(move || {
+                    let _end = next.lock().unwrap().recv();
+                    drop(hold);
+                });
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: open\n\n";
+                return Act::Waits(head.into(), wait, Vec::new());
+            }
+            Act::json(200, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#)
+        })
+    };
+    let mut setup = crate::support::sidecar::Setup::new(POLICY);
+    setup.places = 300;
+    let sidecar = setup.start(&upstream);
+    let mut streams = Vec::new();
+    let mut refused = 0;
+    for _ in 0..320 {
+        let mut agent = sidecar.agent();
+        agent.send("GET", "/mcp", &[("accept", "text/event-stream"), SESSION], "");
+        match agent.head().unwrap().status {
+            200 => streams.push(agent),
+            503 => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+
+    let said = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None));
+
+    assert_eq!((streams.len(), refused, said.status), (300, 20, 503), "a place each, and no more");
+    drop(streams);
+    until("the places are free again", || {
+        let answer = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None));
+        (answer.status == 200).then_some(())
+    });
+    drop(send);
+}
+
+#[test]
+fn mcp_26_a_list_that_changes_under_a_call_makes_nothing_milder() {
+    let lists = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = message["id"].clone();
+        let result = match message["method"].as_str() {
+            Some("tools/list") => {
+                // Endless pages, and a tool that calls itself a read on the second.
+                let page = lists.fetch_add(1, Ordering::Relaxed);
+                let tool = json!({"name": "delete_note", "annotations": {"readOnlyHint": page > 0},
+                    "_meta": {"anvil/effect_class": "read"}});
+                json!({"tools": [tool], "nextCursor": format!("p{page}")})
+            }
+            _ => json!({"content": []}),
+        };
+        Act::json(200, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+
+    let pages: Vec<Value> =
+        (0..2).map(|_| post(&mut agent, &request("1", "tools/list", json!({}))).json()).collect();
+    let refused = post(&mut agent, &call("2", "delete_note", json!({}), None)).json();
+
+    for page in pages {
+        let tool = &page["result"]["tools"][0];
+        assert_eq!(tool["_meta"]["anvil/effect_class"], "irreversible", "{tool}");
+        assert_eq!(tool["annotations"]["readOnlyHint"], false, "{tool}");
+    }
+    assert_eq!(envelope(&refused["result"])["error"]["code"], "confirmation_required");
+    let rest = sidecar.agent().post("/call/delete_note", &[], "{}");
+    assert_eq!(rest.status, 428, "endless pages are read to a limit: {}", rest.text());
+}
+
+#[test]
+fn mcp_8_bytes_that_are_no_message_are_refused_and_the_connection_lives() {
+    let upstream =
+        Upstream::start(|_| Act::json(200, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent: Agent = sidecar.agent();
+    let one = call("1", "create_note", json!({}), None);
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let bodies = [
+        String::new(),
+        " ".to_owned(),
+        "null".to_owned(),
+        "\"tools/call\"".to_owned(),
+        format!("{one}{one}"),
+        format!("{one}\n{one}"),
+        one.replace("\"id\":1", "\"id\":null"),
+        one.replace("\"id\":1", "\"id\":{}"),
+        one.replace("\"id\":1", "\"id\":1.5"),
+        one.replace("\"id\":1", "\"id\":true"),
+        one.replace("\"id\":1,", ""),
+        one.replace("\"method\":", "\"method\":\"ping\",\"method\":"),
+        one.replace("\"method\":", "\"Method\":\"ping\",\"\\u006dethod\":\"ping\",\"method\":"),
+        one.replace("\"name\":", "\"name\":\"read_note\",\"name\":"),
+        one.replace("\"2.0\"", "\"2.1\""),
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{deep}}}"#),
+    ];
+    for body in &bodies {
+        let answer = post(&mut agent, body);
+        assert_eq!(answer.status, 400, "{body:.80}");
+        assert!(answer.json()["error"]["code"].is_i64(), "{body:.80}");
+    }
+    assert!(upstream.received().is_empty());
+    assert_eq!(post(&mut agent, &one).status, 200);
+    assert_eq!(upstream.received().len(), 1);
+}
