@@ -282,7 +282,12 @@ fn build(
     stop: &watch::Sender<Stop>,
 ) -> Result<Built, AppError> {
     health.waits_for(Some("the ledger"));
-    let (ledger, recovered) = open_ledger(&config.ledger, &clock, stop)?;
+    let options = Options {
+        keys: config.ledger_keys.clone(),
+        retention: config.ledger_retention,
+        ..Options::default()
+    };
+    let (ledger, recovered) = open_ledger(&config.ledger, &options, &clock, stop)?;
     health.watch(ledger.clone());
     if let Some(file) = config.ledger.file() {
         metrics.watch_volume(file);
@@ -305,12 +310,13 @@ fn build(
 /// clients, and a restart of this process would not bring it nearer.
 fn open_ledger(
     place: &Place,
+    options: &Options,
     clock: &Clock,
     stop: &watch::Sender<Stop>,
 ) -> Result<(Ledger, Recovered), AppError> {
     let mut pause = OPEN_AGAIN.0;
     loop {
-        match Ledger::open(place, Options::default(), clock.now_ms()) {
+        match Ledger::open(place, options.clone(), clock.now_ms()) {
             Ok(opened) => return Ok(opened),
             Err(error) if error.is_temporary() && *stop.borrow() == Stop::No => {
                 tracing::warn!(%place, %error, "the start waits for the ledger");

@@ -17,6 +17,7 @@ mod out;
 mod prove;
 mod remote;
 mod undo;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::app;
-use crate::config::{Config, PASSWORD, Places, Sources, telemetry_address};
+use crate::config::{Config, PASSWORD, Places, Sources, ledger_keys, telemetry_address};
 use crate::contract::key::EntryId;
 use crate::demo;
 use crate::files;
@@ -119,6 +120,12 @@ struct RunArgs {
     /// [default: takeback-data/ledger.db]
     #[arg(long, value_name = "PLACE")]
     ledger: Option<String>,
+    /// A file with the key of the chain over the ledger's history, on its first line; older keys follow
+    #[arg(long, value_name = "FILE")]
+    ledger_mac_key_file: Option<String>,
+    /// How long what calls and answers held is kept, such as 30d [default: for ever]
+    #[arg(long, value_name = "TIME")]
+    ledger_retention: Option<String>,
     /// A path that speaks MCP; may be given several times [default: /mcp]
     #[arg(long = "mcp-path", value_name = "PATH")]
     mcp_paths: Vec<String>,
@@ -289,6 +296,10 @@ enum LedgerCommand {
     Show(ShowArgs),
     /// Write every entry, newest first, for an archive or another tool
     Export(ExportArgs),
+    /// Follow the chain over the history, and name the first row that does not fit
+    Verify(VerifyArgs),
+    /// Take a part out of what an entry holds of its call; asks the running sidecar
+    Redact(RedactArgs),
 }
 
 #[derive(Debug, Args)]
@@ -341,6 +352,55 @@ struct ExportArgs {
     #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
     format: ExportFormat,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+struct VerifyArgs {
+    /// A head that the sidecar wrote to its log: the chain must have had it; may be given several times
+    #[arg(long = "head", value_name = "HEAD:LENGTH")]
+    heads: Vec<String>,
+    /// The keys of the chain: one to a line, the one in use first
+    #[arg(long, value_name = "FILE")]
+    ledger_mac_key_file: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How the answer is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = REDACT_EXAMPLES)]
+struct RedactArgs {
+    /// The entry's id
+    entry: String,
+    /// Which parts: JSON pointers over the entry
+    #[arg(required = true, value_name = "POINTER")]
+    pointers: Vec<String>,
+    /// Your reason; it stands in the entry's history
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How the answer is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+const REDACT_EXAMPLES: &str = "\
+Examples:
+  takeback ledger redact ENTRY /answer/body/email /before/body/email --why \"asked for by its owner\"
+
+Pointers: /target, /before/..., /answer/body/..., /answer, /upstream_id, /undo, /compensate, /lookup.
+Undo, compensate and lookup go whole: one with a gap in it would be another call. An answer of which a
+part is gone is not given to a repeat. The chain over the history still verifies.";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  takeback ledger verify --ledger-mac-key-file /etc/takeback/ledger-keys
+  takeback ledger verify --head 4f0c...:1042
+
+Ends with 0 if the chain is whole, with 65 if a row does not fit or a head is missing, with 78 if a key is.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -608,6 +668,21 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             };
             export::run(&places(args.place, None)?.ledger, &export)
         }
+        Command::Ledger(LedgerCommand::Redact(args)) => {
+            let socket = socket(args.socket)?;
+            remote::redact(&socket, &args.entry, &args.pointers, &args.why, args.format)
+        }
+        Command::Ledger(LedgerCommand::Verify(args)) => {
+            let mut flags = Vec::new();
+            flags.extend(args.place.ledger.map(|ledger| ("ledger", "--ledger", ledger)));
+            let keys = "ledger_mac_key_file";
+            flags.extend(args.ledger_mac_key_file.map(|f| (keys, "--ledger-mac-key-file", f)));
+            let sources = sources(flags, args.place.config)?;
+            let keys = ledger_keys(sources.clone()).map_err(misconfigured)?;
+            let place = Places::load(sources).map_err(misconfigured)?.ledger;
+            let asked = verify::Verify { heads: &args.heads, format: args.format };
+            verify::run(&place, &keys, &asked)
+        }
         Command::Settle(args) => {
             let outcome = match args.outcome {
                 Decision::Accepted => "accepted",
@@ -678,6 +753,8 @@ fn serve(args: RunArgs) -> Result<u8, Failure> {
     flag("telemetry_listen", "--telemetry-listen", args.telemetry_listen);
     flag("admin_listen", "--admin-listen", args.admin_listen);
     flag("ledger", "--ledger", args.ledger);
+    flag("ledger_mac_key_file", "--ledger-mac-key-file", args.ledger_mac_key_file);
+    flag("ledger_retention", "--ledger-retention", args.ledger_retention);
     flag("upstream.headers_file", "--upstream-headers-file", args.upstream_headers_file);
     flag("mode", "--mode", args.mode);
     for path in args.mcp_paths {

@@ -14,6 +14,7 @@
 
 pub mod callers;
 mod given;
+mod integrity;
 pub mod secure;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ use crate::contract::json::MAX_TEXT;
 use crate::http::headers as own_headers;
 use crate::http::injected::{Injected, NOT_TO_GIVE};
 use crate::http::target::oddity;
-use crate::ledger::{Address, Place};
+use crate::ledger::{Address, Keys, Place};
 use crate::mcp::answer::Reports;
 use crate::pipeline::CallRoute;
 use crate::tls::{ClientTls, ServerTls};
@@ -39,6 +40,7 @@ use crate::upstream::{Authority, Protocol};
 use callers::PrincipalConfig;
 pub use given::{ConfigError, ConfigErrors, MEMBERS, Origin, PASSWORD, Sources};
 use given::{Reader, shown};
+pub use integrity::ledger_keys;
 use secure::Loaded;
 pub use secure::headers_file;
 
@@ -72,6 +74,12 @@ pub struct Config {
     /// the working directory: a folder of its own, because three more files and the socket lie beside
     /// it. The password of a database may stand in `PGPASSWORD`.
     pub ledger: Place,
+    /// The keys of the chain over the ledger's history, out of `ledger_mac_key_file`. Default: none,
+    /// so that the chain shows accidents, and not one who can write the ledger.
+    pub ledger_keys: Keys,
+    /// How long what calls and answers held is kept in the ledger after a call. Default: for ever,
+    /// because nobody but the operator can say when it is no longer evidence.
+    pub ledger_retention: Option<Duration>,
     /// MCP.
     pub mcp: McpConfig,
     /// Whether the rules stop calls. Default `enforce`.
@@ -215,6 +223,8 @@ impl Config {
         let telemetry = telemetry_listen(&mut reader);
         let places = places(&mut reader);
         let admin_network = admin_network(&mut reader);
+        let ledger_keys = integrity::keys(&mut reader);
+        let ledger_retention = integrity::retention(&mut reader);
         let upstream = upstream(&mut reader);
         let tls = secure::server(&mut reader);
         let has_client_ca = reader.list("tls.client_ca_file").is_some();
@@ -248,6 +258,8 @@ impl Config {
             principal,
             policies,
             ledger: places.ledger,
+            ledger_keys,
+            ledger_retention,
             mcp,
             mode: mode.unwrap_or(Mode::Enforce),
             report_header: report_header.unwrap_or(own_headers::REPORT),

@@ -291,6 +291,8 @@ pub struct Common {
     pub ledger_oldest: [Gauge; 3],
     /// Entries that recovery moved to unknown.
     pub ledger_recovered: Counter,
+    /// Links of the chain that this sidecar writes.
+    pub ledger_chain_length: Gauge,
     /// Undo calls by kind and outcome: accepted, rejected, unknown.
     pub undo_calls: [Table<Counter>; 3],
     /// Policy loads: applied, rejected, unchanged, weakened.
@@ -660,6 +662,7 @@ impl Common {
             ledger_oldest: open(oldest),
             ledger_recovered: maker
                 .counter("takeback_ledger_recovered_total", &[("to", "unknown")]),
+            ledger_chain_length: maker.gauge("takeback_ledger_chain_length", &[]),
             undo_calls: ["accepted", "rejected", "unknown"].map(|outcome| {
                 let fixed = [("outcome", outcome)];
                 maker.counters::<UndoKind>("takeback_undo_calls_total", "kind", &fixed)
@@ -790,6 +793,11 @@ const HELP: &[(&str, char, &str)] = &[
     ("takeback_file_reloads_total", 'c', "Certificates, keys and credentials read again."),
     ("takeback_idempotency_keys_total", 'c', "What became of the idempotency key."),
     ("takeback_inflight_requests", 'g', "Calls being handled."),
+    (
+        "takeback_ledger_chain_length",
+        'g',
+        "Rows in the hash chain that this sidecar writes; it never falls.",
+    ),
     ("takeback_ledger_entries", 'g', "Entries in a state that is not final."),
     (
         "takeback_ledger_oldest_entry_timestamp_seconds",

@@ -642,7 +642,7 @@ fn decision(refusal: &Refusal) -> Decision {
                 }
             }
         }
-        Refusal::AnswerNotKept(_)
+        Refusal::AnswerNotKept(..)
         | Refusal::InFlight(_)
         | Refusal::KeyReused(..)
         | Refusal::OutcomeUnknown(..)

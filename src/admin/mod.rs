@@ -12,6 +12,7 @@
 //! | `GET /api/v1/entries/{id}` | one entry, its history and its whole report |
 //! | `GET /api/v1/entries/{id}/receipt` | who allowed it, how it was sent, what proves it |
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
+//! | `POST /api/v1/entries/{id}/redact` `{"pointers", "why"}` | takes parts out of what an entry holds of its call |
 //! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
 //! | `GET /api/v1/undo?task=` | what taking a task back would be |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
@@ -50,7 +51,9 @@ use crate::contract::class::Outcome;
 use crate::contract::json::{Doc, Kind, write_string};
 use crate::contract::key::{EntryId, OperationId};
 use crate::http::reply::problem_json;
-use crate::ledger::{Filter, LedgerError, OpenError, Place, ReadOnly, State as EntryState};
+use crate::ledger::{
+    Filter, LedgerError, MAX_POINTERS, OpenError, Part, Place, ReadOnly, State as EntryState,
+};
 use crate::pipeline::Shared;
 use crate::pipeline::fetch::Fetch;
 use crate::pipeline::reconcile::{Reconciled, reconcile_once};
@@ -98,6 +101,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/api/v1/entries", get(list))
         .route("/api/v1/entries/{id}", get(show))
         .route("/api/v1/entries/{id}/receipt", get(receipt))
+        .route("/api/v1/entries/{id}/redact", post(redact))
         .route("/api/v1/entries/{id}/settle", post(settle))
         .route("/api/v1/entries/{id}/undone", post(undo::undone))
         .route("/api/v1/undo", get(undo::planned))
@@ -195,7 +199,9 @@ impl From<LedgerError> for Failure {
             LedgerError::NotFound => (StatusCode::NOT_FOUND, "not_found"),
             LedgerError::Changed => (StatusCode::CONFLICT, "changed"),
             LedgerError::NotUnknown { .. } => (StatusCode::CONFLICT, "not_unknown"),
+            LedgerError::NothingThere => (StatusCode::CONFLICT, "nothing_there"),
             LedgerError::Refused => (StatusCode::CONFLICT, "refused"),
+            LedgerError::StillOpen => (StatusCode::CONFLICT, "still_open"),
             LedgerError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable"),
         };
         Self { status, code, message: error.to_string() }
@@ -384,6 +390,68 @@ async fn settled(admin: &Admin, id: &str, peer: Who, body: Bytes) -> Result<Deci
     Ok(Decided { entry: entry.to_string(), state: settled.state.as_str() })
 }
 
+async fn redact(
+    State(admin): State<Arc<Admin>>,
+    id: Result<Path<String>, PathRejection>,
+    Extension(peer): Extension<Who>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let redacted = async { redacted(&admin, &entry_of(id)?, peer, whole(body)?).await };
+    answer(redacted.await)
+}
+
+async fn redacted(admin: &Admin, id: &str, peer: Who, body: Bytes) -> Result<Decided, Failure> {
+    let entry = EntryId::parse(id).ok_or_else(Failure::not_found)?;
+    let (parts, why) = redaction(body)?;
+    let who = peer.to_string();
+    let shared = &admin.shared;
+    let (now_ms, count) = (shared.clock.now_ms(), parts.len());
+    let settled = shared.ledger.redact(entry, parts, &who, &why, now_ms).await?;
+    tracing::info!(%entry, parts = count, who, "redacted by a person");
+    Ok(Decided { entry: entry.to_string(), state: settled.state.as_str() })
+}
+
+/// Reads `{"pointers": ["..."], "why": "..."}`.
+fn redaction(body: Bytes) -> Result<(Vec<Part>, String), Failure> {
+    let form = || {
+        let message =
+            format!("the body is {{\"pointers\": [1 to {MAX_POINTERS} texts], \"why\": text}}");
+        Failure::request(message)
+    };
+    let doc = Doc::parse(body).map_err(|_| form())?;
+    let root = doc.root();
+    let pointers = root.get("pointers").filter(|pointers| pointers.kind() == Kind::Array);
+    let pointers = pointers.ok_or_else(form)?;
+    let count = pointers.elements().count();
+    if root.kind() != Kind::Object
+        || root.members().count() != 2
+        || !(1..=MAX_POINTERS).contains(&count)
+    {
+        return Err(form());
+    }
+    let mut parts = Vec::new();
+    for pointer in pointers.elements() {
+        let text = pointer.as_str().ok_or_else(form)?;
+        let part = Part::parse(&text).ok_or_else(|| {
+            let help = "/target, /before/..., /answer/body/..., /answer, /upstream_id, /undo, \
+                        /compensate and /lookup can be redacted";
+            Failure::request(format!("a pointer names no part of an entry: {help}"))
+        })?;
+        parts.push(part);
+    }
+    Ok((parts, reason(root.get("why").and_then(|why| why.as_str()).ok_or_else(form)?.as_ref())?))
+}
+
+/// A person's reason.
+fn reason(why: &str) -> Result<String, Failure> {
+    let why = why.trim();
+    if why.is_empty() || why.chars().count() > MAX_WHY {
+        let message = format!("`why` says why, in 1 to {MAX_WHY} characters");
+        return Err(Failure::request(message));
+    }
+    Ok(why.to_owned())
+}
+
 /// Reads `{"outcome": "accepted" | "rejected", "why": "..."}`.
 fn decision(body: Bytes) -> Result<(Outcome, String), Failure> {
     let form = || {
@@ -400,12 +468,7 @@ fn decision(body: Bytes) -> Result<(Outcome, String), Failure> {
         Outcome::Unknown => None,
     });
     let why = text("why").ok_or_else(form)?;
-    let why = why.trim();
-    if why.is_empty() || why.chars().count() > MAX_WHY {
-        let message = format!("`why` says why, in 1 to {MAX_WHY} characters");
-        return Err(Failure::request(message));
-    }
-    Ok((outcome.ok_or_else(form)?, why.to_owned()))
+    Ok((outcome.ok_or_else(form)?, reason(&why)?))
 }
 
 #[derive(Serialize)]

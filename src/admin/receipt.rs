@@ -165,7 +165,7 @@ impl Receipt {
                 looks: shown
                     .history
                     .iter()
-                    .filter(|step| step.noted.is_some())
+                    .filter(|step| step.noted.is_some_and(|noted| noted != Noted::Redaction))
                     .map(Look::of)
                     .collect(),
                 next_look_at: record.due_ms.map(time),

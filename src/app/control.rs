@@ -21,7 +21,7 @@ use crate::admin::listen::{Bounds, Listener, serve};
 use crate::admin::policy::Ask;
 use crate::admin::{self, Admin};
 use crate::config::{DrainConfig, Source};
-use crate::ledger::Tally;
+use crate::ledger::{Head, Ledger, Tally};
 use crate::metrics::{LedgerStage, Metrics};
 use crate::pipeline::Shared;
 use crate::pipeline::reconcile::background;
@@ -29,6 +29,10 @@ use crate::policy::Watch;
 use crate::server::Drain;
 use crate::tasks::Tasks;
 use crate::tls::ServerTls;
+
+/// How many of those ticks lie between two heads of the ledger in the log: a minute's rows at most can be
+/// cut off unseen.
+const HEAD_EVERY: u32 = 12;
 
 /// SIGXFSZ, on every architecture that Linux has but MIPS and PA-RISC.
 const FILE_TOO_LARGE: std::ffi::c_int = 25;
@@ -185,6 +189,8 @@ impl Control {
         let ending = Ending { health, tasks, stopping, workers, draining, drain, end, times };
         let ended = ending.run(&shared).await;
         shared.ledger.close().await;
+        // The last word on where the history ends: rows that are cut off later are missed by it.
+        log_head(&shared.ledger, &mut None);
         if let Some(spans) = &shared.settings.spans {
             // Nothing else runs any more, so it may block.
             spans.shut_down();
@@ -326,6 +332,8 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut commits = None;
     let mut recovered = 0;
+    let mut logged = None;
+    let mut ticked = 0_u32;
     loop {
         ticks.tick().await;
         shared.metrics.upkeep();
@@ -366,8 +374,27 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
             }
             Err(error) => tracing::debug!(%error, "the ledger's entries could not be counted"),
         }
+        if let Some(head) = shared.ledger.head() {
+            common
+                .ledger_chain_length
+                .set(f64::from(u32::try_from(head.length).unwrap_or(u32::MAX)));
+        }
+        if ticked.is_multiple_of(HEAD_EVERY) {
+            log_head(&shared.ledger, &mut logged);
+        }
+        ticked = ticked.wrapping_add(1);
         health.show(&shared.metrics);
     }
+}
+
+/// Writes where the ledger's chain ends to the log, unless it was the last that was written:
+/// `takeback ledger verify --head` finds rows that were cut off behind it.
+fn log_head(ledger: &Ledger, logged: &mut Option<Head>) {
+    let head = ledger.head();
+    if let Some(head) = head.filter(|_| head != *logged) {
+        tracing::info!(event = "ledger_head", %head, "the ledger's chain ends here");
+    }
+    *logged = head;
 }
 
 fn show(entries: Option<&metrics::Gauge>, oldest: Option<&metrics::Gauge>, tally: &Tally) {

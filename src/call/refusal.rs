@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use crate::contract::class::{Class, Level};
 use crate::contract::json::write_string;
 use crate::contract::key::{EntryId, KeyError, OperationId};
+use crate::ledger::Removed;
 
 /// Who can do something about a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +130,7 @@ pub enum Refusal {
     /// The path can be read in more than one way.
     AmbiguousPath(&'static str),
     /// An answer was recorded, and was too large to keep.
-    AnswerNotKept(EntryId),
+    AnswerNotKept(EntryId, Option<Removed>),
     /// A member names something twice, equal but for case or spelling, where a rule reads it.
     AmbiguousMember,
     /// The state before the call could not be read or kept; why, for people.
@@ -245,7 +246,7 @@ impl Refusal {
         match self {
             Self::AmbiguousPath(_) => "ambiguous_path",
             Self::AmbiguousMember => "ambiguous_member",
-            Self::AnswerNotKept(_) => "answer_not_kept",
+            Self::AnswerNotKept(..) => "answer_not_kept",
             Self::BeforeUnread(_) => "before_unread",
             Self::BodyBroken => "body_broken",
             Self::BodySlow => "body_timeout",
@@ -346,7 +347,7 @@ impl Refusal {
             Self::ConfirmationDeclined | Self::Origin | Self::Undeclared => 403,
             Self::MethodRefused => 405,
             Self::BodySlow => 408,
-            Self::AnswerNotKept(_)
+            Self::AnswerNotKept(..)
             | Self::InFlight(_)
             | Self::OutcomeUnknown(..)
             | Self::RepeatRefused(_)
@@ -394,7 +395,7 @@ impl Refusal {
             | Self::Undeclared => Turn::Operator,
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
-            | Self::AnswerNotKept(_)
+            | Self::AnswerNotKept(..)
             | Self::BodyBroken
             | Self::BodyTooLarge(_)
             | Self::CarrierAbsent(_)
@@ -463,7 +464,7 @@ impl Refusal {
     /// The entry that the refusal names, where it names one.
     pub fn entry(&self) -> Option<EntryId> {
         match self {
-            Self::AnswerNotKept(entry)
+            Self::AnswerNotKept(entry, _)
             | Self::InFlight(entry)
             | Self::KeyReused(entry, _)
             | Self::OutcomeUnknown(entry, _)
@@ -500,10 +501,17 @@ impl Refusal {
             Self::AmbiguousMember => "The body or query names a member twice, or twice but for \
                  case, and a rule reads it. Send each name once."
                 .to_owned(),
-            Self::AnswerNotKept(entry) => format!(
-                "This call was made already and accepted (entry {entry}); its answer was lost or too \
-                 large to keep, so it cannot be shown again. Do not repeat the call; read the result."
-            ),
+            Self::AnswerNotKept(entry, removed) => {
+                let why = match removed {
+                    None => "was lost, too large to keep, or of a kind that is not kept",
+                    Some(Removed::Redacted) => "was redacted by an operator",
+                    Some(Removed::Retention) => "is older than what the ledger keeps",
+                };
+                format!(
+                    "This call was made already and accepted (entry {entry}); its answer {why}, so \
+                     it cannot be shown again. Do not repeat the call; read the result."
+                )
+            }
             Self::BeforeUnread(why) => format!(
                 "The state before this call could not be read ({why}), and without it the call \
                  could not be taken back. Send the call again; if it is refused again, tell the \

@@ -59,7 +59,9 @@ pub(super) fn unreadable(error: crate::ledger::LedgerError) -> Failure {
         }
         LedgerError::Changed
         | LedgerError::NotFound
+        | LedgerError::NothingThere
         | LedgerError::NotUnknown { .. }
+        | LedgerError::StillOpen
         | LedgerError::Refused => "",
     };
     Failure::new(exit::IO, with_help(&chain(&error), help))
@@ -261,6 +263,7 @@ fn text(shown: &Shown, is_coloured: bool) -> String {
         ("finished", prior.finished_ms.map(time)),
         ("delivered", Some(if prior.delivered { "yes" } else { "no" }.to_owned())),
         ("repeats", record.repeats.map(|entry| entry.to_string())),
+        ("removed", prior.removed.map(|removed| removed.as_str().to_owned())),
     ];
     if let Some(finish) = finish {
         lines.extend([

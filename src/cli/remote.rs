@@ -13,6 +13,7 @@ use super::out::{self, Cell, Colour};
 use super::{Format, entry_id};
 use crate::admin::MAX_WHY;
 use crate::admin::client::{ClientError, ask};
+use crate::ledger::Part;
 
 /// Records a person's decision.
 pub(super) fn settle(
@@ -37,6 +38,35 @@ pub(super) fn settle(
             let state = answer.get("state").and_then(Value::as_str).unwrap_or(outcome);
             out::print(&format!("{id} is {state}"))?;
         }
+    }
+    Ok(exit::OK)
+}
+
+/// Has parts taken out of what an entry holds of its call.
+pub(super) fn redact(
+    socket: &Path,
+    entry: &str,
+    pointers: &[String],
+    why: &str,
+    format: Format,
+) -> Result<u8, Failure> {
+    let id = entry_id(entry)?;
+    let why = why.trim();
+    if why.is_empty() || why.chars().count() > MAX_WHY {
+        let message = format!("--why says why, in 1 to {MAX_WHY} characters");
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    if let Some(odd) = pointers.iter().find(|pointer| Part::parse(pointer).is_none()) {
+        let message = format!("`{}` names no part of an entry", out::clean(odd));
+        let help = "give /target, /before/..., /answer/body/..., /answer, /upstream_id, /undo, \
+                    /compensate or /lookup";
+        return Err(Failure::new(exit::USAGE, with_help(&message, help)));
+    }
+    let body = json!({ "pointers": pointers, "why": why }).to_string();
+    let answer = request(socket, &format!("/api/v1/entries/{id}/redact"), Some(body))?;
+    match format {
+        Format::Json => out::print(&answer.to_string())?,
+        Format::Text => out::print(&format!("{id}: {} redacted", pointers.join(", ")))?,
     }
     Ok(exit::OK)
 }

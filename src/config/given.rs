@@ -39,6 +39,8 @@ pub const MEMBERS: &[&str] = &[
     "principal.mtls",
     "policies",
     "ledger",
+    "ledger_mac_key_file",
+    "ledger_retention",
     "mcp.paths",
     "mcp.allow_methods",
     "mcp.trust_annotations",

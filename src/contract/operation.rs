@@ -331,7 +331,8 @@ pub struct Operation {
     pub verification: Verification,
     /// The read of the state before the call.
     pub before: Option<Before>,
-    /// Request parts that are never kept or reported.
+    /// Request parts that are never kept or reported. The pointer to the whole request means more:
+    /// see [`Operation::keeps_bodies`].
     pub sensitive: Vec<Pointer>,
     /// Headers that belong to the digest although the fixed list leaves them out.
     pub vary_on: Vec<http::HeaderName>,
@@ -348,6 +349,15 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether the ledger may hold what the request and its answer hold. If not (`sensitive: true`),
+    /// it has neither the answer, so that a repeat is told that the call was made and not what it
+    /// was answered, nor a value of the request: the target is the template, and a lookup that is
+    /// filled from the request is not kept. What the policy takes out of the answer for an undo, and
+    /// the upstream's id, is.
+    pub fn keeps_bodies(&self) -> bool {
+        !self.sensitive.iter().any(|pointer| pointer.tokens().is_empty())
+    }
+
     /// Whether the answer's body must be read to settle a call.
     pub fn reads_answer(&self) -> bool {
         let is_plain = self.rejected_if.is_empty()

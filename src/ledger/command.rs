@@ -1,5 +1,6 @@
 //! What the ledger is asked to record, and what it answers.
 
+use super::chain::row::{Attempt, Row, Told};
 use super::{Cause, Reason, State};
 use crate::contract::class::{Class, Disposition, Kind, Outcome, Verdict, words};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
@@ -71,6 +72,44 @@ pub struct Prior {
     pub lookup: Option<String>,
     /// Who called.
     pub principal: Principal,
+    /// What of it was taken out since.
+    pub removed: Option<Removed>,
+}
+
+impl Prior {
+    /// Why there is no undo, if that is because it was removed with all else.
+    pub(super) fn undo_gone(&self) -> Option<String> {
+        self.removed.filter(|removed| *removed == Removed::Retention).map(Removed::of_undo)
+    }
+}
+
+words! {
+    /// Why something that an entry held of its call is gone.
+    Removed {
+        /// A person took a part out.
+        Redacted = "redacted",
+        /// It was older than what is kept.
+        Retention = "retention",
+    }
+}
+
+impl Removed {
+    /// The number in the stores; 0 is nothing.
+    pub(super) fn from_code(code: i64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Redacted),
+            2 => Some(Self::Retention),
+            _ => None,
+        }
+    }
+
+    /// Why there is no undo any more.
+    pub(super) fn of_undo(self) -> String {
+        match self {
+            Self::Redacted => "it was redacted".to_owned(),
+            Self::Retention => "it is older than what the ledger keeps".to_owned(),
+        }
+    }
 }
 
 /// Another weak principal has an open entry with this digest or key. Says nothing else of it.
@@ -191,6 +230,22 @@ impl Begin {
     pub fn subject(&self) -> EntryId {
         self.rerun.unwrap_or(self.entry)
     }
+
+    /// What the attempt is made with, as the chain takes it.
+    pub(super) fn as_linked(&self) -> Attempt<'_> {
+        Attempt {
+            key_sent: self.key_sent,
+            fingerprint: &self.fingerprint.0,
+            policy_revision: &self.policy_revision.0,
+            class: self.class.as_str(),
+            kind: self.kind.as_str(),
+            spent_ms: self.spend.map(|spend| spend.expires_ms),
+            spent_nonce: self.spend.as_ref().map(|spend| &spend.nonce[..]),
+            target: &self.target,
+            lookup: self.lookup.as_deref(),
+            before: self.before.as_deref(),
+        }
+    }
 }
 
 /// What became of a begin.
@@ -267,6 +322,38 @@ pub struct Finish {
     pub now_ms: i64,
 }
 
+impl Finish {
+    /// The row of its step, as the chain takes it.
+    pub(super) fn as_linked<'a>(&'a self, row: Row<'a>) -> Row<'a> {
+        Row {
+            disposition: Some(self.disposition.as_str()),
+            verdict: self.verdict.map(Verdict::as_str),
+            upstream_status: self.upstream_status.map(i64::from),
+            undo_mark: self.undo_mark.as_ref().map(|mark| &mark.0[..]),
+            deadline_ms: self.deadline_ms,
+            detail: self.evidence.as_deref(),
+            ..row
+        }
+    }
+
+    /// What it holds of the call, as the chain takes it.
+    pub(super) fn as_told<'a>(
+        &'a self,
+        kept: Option<&'a Answer>,
+        headers: Option<&'a [u8]>,
+    ) -> Told<'a> {
+        Told {
+            upstream_id: self.upstream_id.as_deref(),
+            undo: self.undo.as_deref(),
+            compensate: self.compensate.as_deref(),
+            undo_unavailable: self.undo_unavailable.as_deref(),
+            status: kept.map(|answer| i64::from(answer.status)),
+            headers,
+            body: kept.map(|answer| answer.body.as_slice()),
+        }
+    }
+}
+
 words! {
     /// What a note is of.
     Noted {
@@ -274,6 +361,8 @@ words! {
         Lookup = "lookup",
         /// A stage of an accepted entry's verification.
         Readback = "readback",
+        /// What a person took out of what it holds of its call.
+        Redaction = "redaction",
     }
 }
 
@@ -354,6 +443,12 @@ pub enum LedgerError {
         /// What it is.
         state: State,
     },
+    /// Nothing that can be taken out stands at one of the pointers.
+    #[error("nothing that can be redacted stands at one of the pointers")]
+    NothingThere,
+    /// The entry still needs what it holds of its call.
+    #[error("the entry is open or still looked at; settle it first")]
+    StillOpen,
     /// The states do not allow the step, or it belongs to another attempt: a defect of the caller.
     #[error("the ledger does not allow this step")]
     Refused,

@@ -11,8 +11,8 @@
 pub(super) mod command;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,10 +22,10 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
 use super::{
-    Begin, Begun, Finish, Finished, Health, LedgerError, Look, Note, Priors, Reason, Settled,
-    Stats, Stored,
+    Begin, Begun, Finish, Finished, Head, Health, LedgerError, Look, Note, Part, Priors, Reason,
+    Settled, Stats, Stored,
 };
-use command::{Command, Inbox, Reply, Settle, TookBack, Write};
+use command::{Command, Inbox, Redact, Reply, Settle, TookBack, Write};
 
 /// How many commands that somebody waits for may be queued: above the calls in flight at once.
 pub(super) const QUEUE: usize = 1024;
@@ -122,6 +122,19 @@ impl Desk {
         self.ask(command).await
     }
 
+    pub(super) async fn redact(
+        &self,
+        entry: EntryId,
+        parts: Vec<Part>,
+        who: &str,
+        why: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        let redact = Redact { entry, parts, who: who.to_owned(), why: why.to_owned(), now_ms };
+        self.ask(|reply, turn| Command::Write(Write::Redact(Box::new(redact), reply), Some(turn)))
+            .await
+    }
+
     pub(super) async fn heartbeat(&self, now_ms: i64) -> Result<(), LedgerError> {
         self.ask(|reply, turn| Command::Write(Write::Heartbeat(now_ms, reply), Some(turn))).await
     }
@@ -132,6 +145,10 @@ impl Desk {
 
     pub(super) fn health(&self) -> Health {
         self.shared.health()
+    }
+
+    pub(super) fn head(&self) -> Option<Head> {
+        self.shared.head()
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -241,6 +258,8 @@ pub(super) struct Shared {
     recovered: AtomicU64,
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
+    /// Where the chain ends, as far as it is on disk.
+    head: Mutex<Option<Head>>,
     #[cfg(test)]
     pub(super) faults: super::tests::Faults,
 }
@@ -260,6 +279,7 @@ impl Shared {
             recovered: AtomicU64::new(0),
             pending: AtomicUsize::new(0),
             pending_bytes: AtomicUsize::new(0),
+            head: Mutex::new(None),
             #[cfg(test)]
             faults: super::tests::Faults::default(),
         }
@@ -299,6 +319,14 @@ impl Shared {
 
     pub(super) fn set_commits(&self, commits: u64) {
         self.commits.store(commits, Ordering::Relaxed);
+    }
+
+    pub(super) fn head(&self) -> Option<Head> {
+        *self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_head(&self, head: Head) {
+        *self.head.lock().unwrap_or_else(PoisonError::into_inner) = Some(head);
     }
 
     pub(super) fn count_refused(&self) {

@@ -11,6 +11,7 @@ mod later;
 mod read;
 mod rows;
 mod store;
+mod verify;
 mod writer;
 
 use std::collections::{HashSet, VecDeque};
@@ -19,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use super::chain;
 use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
-use super::{Counts, LedgerError, Pending, Reason, Record};
+use super::{Counts, Keys, LedgerError, Pending, Reason, Record};
 use crate::contract::key::EntryId;
 use store::Store;
 use writer::{Batch, Retry, Writer};
@@ -37,6 +39,10 @@ pub struct Options {
     /// How long this sidecar's attempts are its own without a sign of life, in a database that it
     /// shares; `None`: 30 s. A file has no use for it.
     pub lease: Option<Duration>,
+    /// The keys of the chain over its history.
+    pub keys: Keys,
+    /// How long what calls held is kept; `None`: for ever.
+    pub retention: Option<Duration>,
 }
 
 /// What opening found to repair.
@@ -163,12 +169,18 @@ impl Embedded {
         let lock = file::lock(path)?;
         let (conn, identity) = file::open(path, &options)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
-        let mut store = Store::new(conn)?;
+        let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
+        if let Err(broken) = verify::tail(store.conn(), &options.keys, &identity.store())? {
+            return Err(OpenError::Damaged(broken.to_string()));
+        }
         store.conn().execute_batch("BEGIN IMMEDIATE")?;
+        store.begin_chain(&identity.store(), now_ms)?;
         let recovered = Recovered { unknown: store.recover(now_ms)? };
         store.conn().execute_batch("COMMIT")?;
 
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
+        shared.set_head(store.head());
+        let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
         let writer = Writer {
@@ -185,6 +197,7 @@ impl Embedded {
             batch: Batch::default(),
             backlog: VecDeque::new(),
             retry: Retry::new(),
+            prune_at,
             dirt: 0,
             commits: 0,
         };

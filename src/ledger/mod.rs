@@ -19,6 +19,7 @@
 //! This file is the interface of every store. There are two: [`Embedded`], a SQLite file for one
 //! sidecar, and [`Postgres`], a database for one sidecar or many.
 
+mod chain;
 mod command;
 mod desk;
 mod embedded;
@@ -28,6 +29,7 @@ mod place;
 mod postgres;
 mod read;
 mod record;
+mod redact;
 #[cfg(test)]
 mod tests;
 
@@ -36,10 +38,11 @@ use crate::contract::key::EntryId;
 
 use desk::Desk;
 
+pub use chain::{Broken, ChainState, Head, KeyId, Keys, KeysError, Verified};
 pub use command::{
     Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Settled,
-    Spend, Stranger,
+    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Removed,
+    Settled, Spend, Stranger,
 };
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
@@ -48,6 +51,7 @@ pub use place::{Address, AddressError, Place};
 pub use postgres::Postgres;
 pub use read::ReadOnly;
 pub use record::{Counts, Filter, FinishRecord, Pending, Record, Shown, Step, Stored, Tally};
+pub use redact::{MAX_POINTERS, Part, REDACTED};
 
 /// A ledger. Clones are handles to the same store; the last one to go closes it.
 #[derive(Clone, Debug)]
@@ -261,6 +265,28 @@ impl Ledger {
         self.desk().took_back(entry, by, who, now_ms).await
     }
 
+    /// Takes parts out of what an entry holds of its call; durable when it returns. `who` and `why`
+    /// stand in the history with the pointers, the values nowhere. The chain still verifies.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::NotFound`], [`LedgerError::StillOpen`], [`LedgerError::NothingThere`]: then
+    /// nothing is taken out; [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take it back once it is queued.
+    pub async fn redact(
+        &self,
+        entry: EntryId,
+        parts: Vec<Part>,
+        who: &str,
+        why: &str,
+        now_ms: i64,
+    ) -> Result<Settled, LedgerError> {
+        self.desk().redact(entry, parts, who, why, now_ms).await
+    }
+
     /// The entries that wait for more, newest first, at most `limit`; only what is on disk.
     ///
     /// # Errors
@@ -316,6 +342,12 @@ impl Ledger {
     /// Whether the store takes writes.
     pub fn health(&self) -> Health {
         self.desk().health()
+    }
+
+    /// Where the chain that this ledger writes ends, as far as it is on disk; `None` while there is
+    /// no link. To be kept elsewhere: see [`Head`].
+    pub fn head(&self) -> Option<Head> {
+        self.desk().head()
     }
 
     /// What it counted since it was opened.

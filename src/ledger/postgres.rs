@@ -36,16 +36,19 @@
 //! SERIALIZABLE (correct, with more retries).
 
 mod batch;
+mod chained;
 mod look;
 mod outcome;
 mod owner;
 mod plan;
 mod queue;
 mod reader;
+mod removal;
 mod rows;
 mod schema;
 mod session;
 mod sql;
+mod verify;
 mod writer;
 
 use std::fmt;
@@ -63,6 +66,7 @@ use super::{
     Counts, Filter, LedgerError, OpenError, Options, Pending, Reason, Record, Recovered, State,
 };
 use crate::contract::key::EntryId;
+use chained::Chained;
 use look::Finder;
 use queue::Queue;
 use reader::Ask;
@@ -200,23 +204,31 @@ async fn open(
     let lease = options.lease.unwrap_or(LEASE);
     let lease_ms = lease.as_secs_f64() * 1000.0;
     let owner = owner::enter(&session, Uuid::nil(), lease_ms, now_ms).await?;
-    let mut unknown = owner::bury(&session, owner, now_ms).await;
+    let keys = options.keys;
+    let mut chained = Chained::begin(&session, owner, &keys, &store, now_ms).await?;
+    let mut unknown = owner::bury(&session, owner, &mut chained, now_ms).await;
     while let Err(Fault::Met) = unknown {
-        unknown = owner::bury(&session, owner, now_ms).await;
+        unknown = owner::bury(&session, owner, &mut chained, now_ms).await;
     }
     let recovered = Recovered { unknown: unknown? };
+    let shared = Arc::new(Shared::new(sealing_key, now_ms));
+    shared.set_head(chained.head());
     let writer = Writer {
         connector: connector.clone(),
-        shared: Arc::new(Shared::new(sealing_key, now_ms)),
+        shared,
         commands,
         queue,
         finder,
         store,
         owner,
+        keys,
+        chained,
         lease,
         session: Some(session),
         doubt: None,
         retry: Retry::new(),
+        retention: options.retention,
+        prune_at: options.retention.map(|_| Instant::now()),
         renewed: Instant::now(),
         buried: Instant::now(),
         commits: 0,

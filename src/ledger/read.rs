@@ -6,7 +6,9 @@ use crate::contract::key::EntryId;
 
 use super::embedded::FileReader;
 use super::postgres::DatabaseReader;
-use super::{Counts, Filter, LedgerError, OpenError, Place, Record, Shown};
+use super::{
+    Broken, Counts, Filter, Head, Keys, LedgerError, OpenError, Place, Record, Shown, Verified,
+};
 
 /// A ledger opened for reading, beside running sidecars or without one. Sees what is on disk, and
 /// never keeps a writer waiting. Its calls block.
@@ -99,6 +101,23 @@ impl ReadOnly {
         match &self.store {
             Store::File(reader) => reader.superseded(entry, beside),
             Store::Postgres(reader) => reader.superseded(entry, beside),
+        }
+    }
+
+    /// Follows the chains over the history from their first row; looks for `heads` on the way.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read. The answer holds the first row that
+    /// does not fit.
+    pub fn verify(
+        &self,
+        keys: &Keys,
+        heads: &[Head],
+    ) -> Result<Result<Verified, Broken>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.verify(keys, heads),
+            Store::Postgres(reader) => reader.verify(keys, heads),
         }
     }
 

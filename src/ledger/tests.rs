@@ -3,11 +3,13 @@
 //! A test that takes a [`Store`] runs on both; [`on_both_stores`] makes one of each.
 
 mod attempts;
+mod chained;
 mod faults;
 mod files;
 mod model;
 mod notes;
 mod reads;
+mod removal;
 mod replicas;
 #[path = "../../tests/it/support/postgres.rs"]
 mod server;

@@ -60,7 +60,7 @@ use crate::call::{Call, Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
 use crate::contract::class::{Class, Level, Mode, words};
 use crate::contract::key::{EntryId, Key, OperationId};
-use crate::contract::operation::Operation;
+use crate::contract::operation::{Operation, Target as OperationTarget};
 use crate::contract::path::Request;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
@@ -455,8 +455,15 @@ impl Write {
         }
     }
 
-    /// What the ledger shows as the target: method and path without the query, or the tool's name.
+    /// What the ledger shows as the target: method and path without the query, or the tool's name. Of
+    /// an operation whose values are not kept, the template.
     pub fn target(&self) -> String {
+        let operation = self.operation();
+        if let OperationTarget::Http { method, template } = &operation.target
+            && !operation.keeps_bodies()
+        {
+            return format!("{method} {template}");
+        }
         match &self.form {
             Form::Http { .. } => format!("{} {}", self.head.method, self.head.path()),
             Form::Mcp { call, .. } => call.name().to_owned(),

@@ -27,7 +27,7 @@ use crate::contract::json::Doc;
 use crate::contract::key::{EntryId, Place};
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, UndoKind};
-use crate::contract::undo::resolve_lookup;
+use crate::contract::undo::{check_sensitive, resolve_lookup};
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
 use crate::policy::{Choice, Found, choose};
@@ -353,6 +353,10 @@ fn lookup(carried: &Carried) -> Option<String> {
     let lookup = write.operation().lookup.as_ref()?;
     let key = carried.key.as_ref().map(|key| key.as_str());
     let scope = Scope { before: None, request: write.request(), response: None, key };
+    let operation = write.operation();
+    if !operation.keeps_bodies() {
+        check_sensitive(&lookup.arguments, &scope, &operation.sensitive).ok()?;
+    }
     let resolved = resolve_lookup(lookup, &scope).ok()?;
     Some(CallJson::lookup(lookup.by, &resolved).as_json().to_owned())
 }

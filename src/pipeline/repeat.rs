@@ -216,7 +216,7 @@ fn recorded(prior: &Prior) -> Judgement {
     if prior.is_answer_kept {
         Judgement::Replay(prior.entry)
     } else {
-        Judgement::Refuse(Refusal::AnswerNotKept(prior.entry))
+        Judgement::Refuse(Refusal::AnswerNotKept(prior.entry, prior.removed))
     }
 }
 
@@ -264,6 +264,7 @@ mod tests {
             delivered: true,
             answered: true,
             is_answer_kept: true,
+            removed: None,
             lookup: None,
             principal: Principal { id: "anonymous".to_owned(), weak: true },
         }
@@ -293,7 +294,7 @@ mod tests {
             (prior(7, State::Waiting), Judgement::Replay(entry(7))),
             (unseen, Judgement::Refuse(Refusal::InFlight(entry(7)))),
             (prior(7, State::Accepted), Judgement::Replay(entry(7))),
-            (unkept, Judgement::Refuse(Refusal::AnswerNotKept(entry(7)))),
+            (unkept, Judgement::Refuse(Refusal::AnswerNotKept(entry(7), None))),
             (prior(7, State::Undone), Judgement::Refuse(Refusal::Undone(entry(7)))),
             (prior(7, State::Rejected), Judgement::Go(rerun)),
         ];

@@ -69,8 +69,8 @@ impl Step for Replay {
                 Standing::default()
             }
             Judgement::Replay(entry) => return replay(&self.shared, &write, entry).await,
-            Judgement::Refuse(Refusal::AnswerNotKept(entry)) => {
-                return Err(not_kept(&self.shared, &write, entry).await);
+            Judgement::Refuse(refusal @ Refusal::AnswerNotKept(entry, _)) => {
+                return Err(not_kept(&self.shared, &write, entry, refusal).await);
             }
             Judgement::Refuse(refusal) => return Err(refuse_repeat(&write, refusal)),
         };
@@ -219,8 +219,13 @@ async fn superseded(shared: &Shared, entry: EntryId, stored: &Stored) -> Option<
 
 /// Refuses a repeat whose recorded answer is not here, with what is known of it: the effect is there,
 /// and the report says how it is taken back (contract section 3).
-async fn not_kept(shared: &Shared, write: &Write, entry: EntryId) -> Box<Refused> {
-    let mut refused = refuse_repeat(write, Refusal::AnswerNotKept(entry));
+async fn not_kept(
+    shared: &Shared,
+    write: &Write,
+    entry: EntryId,
+    refusal: Refusal,
+) -> Box<Refused> {
+    let mut refused = refuse_repeat(write, refusal);
     if let Ok(Some(stored)) = shared.ledger.answer(entry).await {
         let superseded = superseded(shared, entry, &stored).await;
         let record = &stored.record;
@@ -235,7 +240,7 @@ async fn not_kept(shared: &Shared, write: &Write, entry: EntryId) -> Box<Refused
 pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered {
     let stored = match shared.ledger.answer(entry).await {
         Ok(Some(stored)) => stored,
-        Ok(None) => return Err(refuse_repeat(write, Refusal::AnswerNotKept(entry))),
+        Ok(None) => return Err(refuse_repeat(write, Refusal::AnswerNotKept(entry, None))),
         Err(_) => return Err(write.refuse(Refusal::LedgerUnavailable)),
     };
     write.metrics.duplicates.count(DuplicateResult::Replayed);

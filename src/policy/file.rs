@@ -702,7 +702,12 @@ fn behaviour(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Decl
 
 /// What is kept out, let through, and waited for.
 fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declared<'_>) {
-    if let Some(node) = fields.get("sensitive") {
+    if let Some(node) = fields.get("sensitive").filter(|node| node.as_sequence().is_none()) {
+        // All of it: the pointer to the whole request.
+        if reading.flag(node, "`sensitive`") == Some(true) {
+            declared.sensitive.extend(Pointer::parse(""));
+        }
+    } else if let Some(node) = fields.get("sensitive") {
         for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
             declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));
         }

@@ -52,6 +52,8 @@ mod hangup;
 mod hostile;
 /// Plain HTTP: reads, refusals, headers, bodies.
 mod http;
+/// The chain over the ledger's history, and what is removed from it.
+mod integrity;
 /// The layers of the sources, and what no file may hold.
 mod layers;
 /// Probes, the drain, and the commands for images without a shell.

@@ -9,13 +9,16 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Begin, Begun, Finish, LedgerError, Look, Note, Priors, Reason, Settled, Stored,
+    Begin, Begun, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Stored,
 };
 
 use super::{Pending, Shared};
 
 /// What a write is guessed to add to the log, in pages.
 pub(in crate::ledger) const PAGES: usize = 2;
+
+/// Entries in one batch of removals: a few milliseconds, so that no call waits for it.
+pub(in crate::ledger) const PRUNED: usize = 64;
 
 pub(in crate::ledger) type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
 
@@ -47,12 +50,16 @@ pub(in crate::ledger) enum Done {
     Written,
     /// No such entry; nothing written.
     NotFound,
+    /// Nothing to be taken out at one of the pointers; nothing written.
+    NothingThere,
     /// The entry cannot be settled; nothing written.
     NotUnknown(State),
     /// The states do not allow it; nothing written.
     Refused,
     /// A decision.
     Settled(Settled),
+    /// The entry still needs what it holds; nothing written.
+    StillOpen,
 }
 
 /// The decision of a lookup or of a person.
@@ -60,6 +67,16 @@ pub(in crate::ledger) enum Done {
 pub(in crate::ledger) struct Settle {
     pub(in crate::ledger) entry: EntryId,
     pub(in crate::ledger) outcome: Outcome,
+    pub(in crate::ledger) who: String,
+    pub(in crate::ledger) why: String,
+    pub(in crate::ledger) now_ms: i64,
+}
+
+/// What a person takes out of an entry.
+#[derive(Debug)]
+pub(in crate::ledger) struct Redact {
+    pub(in crate::ledger) entry: EntryId,
+    pub(in crate::ledger) parts: Vec<Part>,
     pub(in crate::ledger) who: String,
     pub(in crate::ledger) why: String,
     pub(in crate::ledger) now_ms: i64,
@@ -87,13 +104,26 @@ pub(in crate::ledger) enum Command {
 #[derive(Debug)]
 pub(in crate::ledger) enum Write {
     Begin(Box<Begin>, Reply<Receipt>, Inbox),
-    Delivered { entry: EntryId, _place: Pending },
+    Delivered {
+        entry: EntryId,
+        _place: Pending,
+    },
     Finish(Box<Finish>, Option<Reply<()>>, Pending),
     Heartbeat(i64, Reply<()>),
     Note(Box<Note>, Reply<Settled>),
+    /// Removes what is older than this time.
+    Prune {
+        before_ms: i64,
+        now_ms: i64,
+    },
+    Redact(Box<Redact>, Reply<Settled>),
     Settle(Box<Settle>, Reply<Settled>),
     TookBack(Box<TookBack>, Reply<Settled>),
-    Withdraw { entry: EntryId, attempt: u32, now_ms: i64 },
+    Withdraw {
+        entry: EntryId,
+        attempt: u32,
+        now_ms: i64,
+    },
 }
 
 /// A begin's answer on its way. If nobody takes it, its attempt is withdrawn.
@@ -167,6 +197,8 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
     let error = match done {
         Done::Changed => Some(LedgerError::Changed),
         Done::NotFound => Some(LedgerError::NotFound),
+        Done::NothingThere => Some(LedgerError::NothingThere),
+        Done::StillOpen => Some(LedgerError::StillOpen),
         Done::NotUnknown(state) => Some(LedgerError::NotUnknown { state }),
         Done::Refused => Some(LedgerError::Refused),
         Done::Begun(_) | Done::Written | Done::Settled(_) => None,
@@ -189,7 +221,10 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
             tell(reply, Ok(()));
         }
         (
-            Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply),
+            Write::Note(_, reply)
+            | Write::Redact(_, reply)
+            | Write::Settle(_, reply)
+            | Write::TookBack(_, reply),
             Done::Settled(settled),
         ) => {
             tell(reply, Ok(settled));
@@ -205,10 +240,16 @@ pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
         Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Note(_, reply) | Write::Settle(_, reply) | Write::TookBack(_, reply) => {
+        Write::Note(_, reply)
+        | Write::Redact(_, reply)
+        | Write::Settle(_, reply)
+        | Write::TookBack(_, reply) => {
             tell(reply, Err(error));
         }
-        Write::Delivered { .. } | Write::Finish(_, None, _) | Write::Withdraw { .. } => {}
+        Write::Delivered { .. }
+        | Write::Finish(_, None, _)
+        | Write::Prune { .. }
+        | Write::Withdraw { .. } => {}
     }
 }
 
@@ -227,7 +268,9 @@ pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
         | Done::Changed
         | Done::NotFound
         | Done::NotUnknown(_)
-        | Done::Refused => true,
+        | Done::NothingThere
+        | Done::Refused
+        | Done::StillOpen => true,
         Done::Begun(Begun::Started { .. }) | Done::Written | Done::Settled(_) => false,
     }
 }
@@ -238,6 +281,8 @@ pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
         Write::Begin(..)
         | Write::Heartbeat(..)
         | Write::Note(..)
+        | Write::Prune { .. }
+        | Write::Redact(..)
         | Write::Settle(..)
         | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
@@ -254,9 +299,11 @@ pub(in crate::ledger) fn pages(write: &Write) -> usize {
         Write::Begin(begin, ..) => {
             PAGES + begin.before.as_ref().map_or(0, |before| before.len() / 4096 + 1)
         }
+        Write::Prune { .. } => PAGES * PRUNED,
         Write::Delivered { .. }
         | Write::Heartbeat(..)
         | Write::Note(..)
+        | Write::Redact(..)
         | Write::Settle(..)
         | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,

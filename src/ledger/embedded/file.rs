@@ -18,10 +18,10 @@ use super::{OpenError, Options};
 const APPLICATION_ID: i64 = 0x746b_626b;
 
 /// The schema version that this program reads and writes.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// The steps from each older version to the next, from 1 on.
-const STEPS: &[&str] = &[include_str!("to_2.sql")];
+const STEPS: &[&str] = &[include_str!("to_2.sql"), include_str!("to_3.sql")];
 
 /// How long a command waits for another program's lock on the file.
 const BUSY: Duration = Duration::from_millis(500);
@@ -52,6 +52,11 @@ pub(super) struct Identity {
 impl Identity {
     fn of(path: &Path, store: [u8; 16]) -> Result<Self, Failure> {
         Ok(Self { file: inode(path)?, log: inode(&beside(path, "-wal"))?, store })
+    }
+
+    /// The ledger's own id.
+    pub(super) fn store(&self) -> [u8; 16] {
+        self.store
     }
 
     /// Whether file and log are still at their paths. Two `stat` calls.
@@ -359,7 +364,7 @@ fn check(conn: &Connection, path: &Path) -> Result<(), OpenError> {
     let strays: i64 = conn.query_row(
         "SELECT count(*) FROM (SELECT seq, entry FROM history ORDER BY seq DESC LIMIT ?1) h \
          LEFT JOIN entry e ON e.number = h.entry \
-         WHERE e.number IS NULL OR e.version < h.seq OR length(e.id) <> 16",
+         WHERE h.entry <> 0 AND (e.number IS NULL OR e.version < h.seq OR length(e.id) <> 16)",
         [TAIL],
         |row| row.get(0),
     )?;

@@ -7,10 +7,13 @@ use rusqlite::Connection;
 
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
-use crate::ledger::{Counts, Filter, LedgerError, Pending, Reason, Record, Shown, Tally};
+use crate::ledger::{
+    Broken, Counts, Filter, Head, Keys, LedgerError, Pending, Reason, Record, Shown, Tally,
+    Verified,
+};
 
 use super::super::desk::command::Failure;
-use super::{OpenError, file, later, rows};
+use super::{OpenError, file, later, rows, verify};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
@@ -112,6 +115,19 @@ impl FileReader {
         beside: &HashSet<EntryId>,
     ) -> Result<Option<EntryId>, LedgerError> {
         later::superseded(&self.conn, entry, beside).map_err(unreadable)
+    }
+
+    /// Follows the chain over the history; looks for `heads` on the way.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(in crate::ledger) fn verify(
+        &self,
+        keys: &Keys,
+        heads: &[Head],
+    ) -> Result<Result<Verified, Broken>, LedgerError> {
+        verify::whole(&self.conn, keys, heads).map_err(unreadable)
     }
 
     /// Open entries by state.

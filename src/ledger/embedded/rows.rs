@@ -6,14 +6,16 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Answer, Filter, FinishRecord, Noted, Pending, Principal, Prior, Record, Step};
+use crate::ledger::{
+    Answer, Filter, FinishRecord, Noted, Pending, Principal, Prior, Record, Removed, Step,
+};
 
 /// The columns of [`Prior`], in the order of [`prior`].
 macro_rules! prior_columns {
     () => {
         "e.id, e.version, e.state, e.cause, e.operation, e.digest, e.staged, e.key, e.ledger_id, \
          e.attempt, e.began_ms, e.finished_ms, e.delivered, e.answered, e.kept, e.lookup, \
-         e.principal, e.weak"
+         e.principal, e.weak, e.removed"
     };
 }
 pub(super) use prior_columns;
@@ -61,51 +63,53 @@ pub(super) fn prior(row: &Row<'_>) -> rusqlite::Result<Prior> {
         is_answer_kept: !is_begun && row.get(14)?,
         lookup: row.get(15)?,
         principal: Principal { id: row.get(16)?, weak: row.get(17)? },
+        removed: Removed::from_code(row.get(18)?),
     })
 }
 
 /// Reads the columns of [`record_query`].
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let disposition = optional(row, 31, |text: String| Disposition::from_name(&text))?;
+    let prior = prior(row)?;
+    let disposition = optional(row, 32, |text: String| Disposition::from_name(&text))?;
     let finish = match disposition {
         None => None,
         Some(disposition) => Some(FinishRecord {
-            attempt: row.get(30)?,
+            attempt: row.get(31)?,
             disposition,
-            verdict: optional(row, 32, |text: String| Verdict::from_name(&text))?,
-            upstream_status: row.get(33)?,
-            upstream_id: row.get(34)?,
-            undo: row.get(35)?,
-            compensate: row.get(36)?,
-            deadline_ms: row.get(37)?,
-            undo_unavailable: row.get(38)?,
-            evidence: row.get(39)?,
+            verdict: optional(row, 33, |text: String| Verdict::from_name(&text))?,
+            upstream_status: row.get(34)?,
+            upstream_id: row.get(35)?,
+            undo: row.get(36)?,
+            compensate: row.get(37)?,
+            deadline_ms: row.get(38)?,
+            undo_unavailable: row.get::<_, Option<String>>(39)?.or_else(|| prior.undo_gone()),
+            evidence: row.get(40)?,
         }),
     };
     Ok(Record {
-        prior: prior(row)?,
-        attempted_ms: row.get(18)?,
-        class: required(row, 19, |text: String| Class::from_name(&text))?,
-        kind: required(row, 20, |text: String| Kind::from_name(&text))?,
-        transport: row.get(21)?,
-        target: row.get(22)?,
-        task: row.get(23)?,
-        staged_for: optional(row, 24, |text: String| OperationId::new(&text))?,
-        key_sent: row.get(25)?,
-        repeats: row.get::<_, Option<[u8; 16]>>(26)?.map(EntryId::from_bytes),
-        mark: Digest(row.get(27)?),
-        fingerprint: Digest(row.get(28)?),
-        policy_revision: Digest(row.get(29)?),
-        confirmed: row.get(40)?,
-        due_ms: row.get(41)?,
-        tries: row.get(42)?,
+        prior,
+        attempted_ms: row.get(19)?,
+        class: required(row, 20, |text: String| Class::from_name(&text))?,
+        kind: required(row, 21, |text: String| Kind::from_name(&text))?,
+        transport: row.get(22)?,
+        target: row.get(23)?,
+        task: row.get(24)?,
+        staged_for: optional(row, 25, |text: String| OperationId::new(&text))?,
+        key_sent: row.get(26)?,
+        repeats: row.get::<_, Option<[u8; 16]>>(27)?.map(EntryId::from_bytes),
+        mark: Digest(row.get(28)?),
+        fingerprint: Digest(row.get(29)?),
+        policy_revision: Digest(row.get(30)?),
+        confirmed: row.get(41)?,
+        due_ms: row.get(42)?,
+        tries: row.get(43)?,
         finish,
     })
 }
 
 /// Reads the columns of [`record_query`], and the newest note's.
 fn pending(row: &Row<'_>) -> rusqlite::Result<Pending> {
-    Ok(Pending { record: record(row)?, last: row.get(43)? })
+    Ok(Pending { record: record(row)?, last: row.get(44)? })
 }
 
 /// The entries that are due, the one due longest first.
@@ -304,7 +308,7 @@ fn optional<S: rusqlite::types::FromSql, T>(
 }
 
 /// A value that this program never writes.
-fn damaged(column: usize) -> rusqlite::Error {
+pub(super) fn damaged(column: usize) -> rusqlite::Error {
     let source = Box::new(FromSqlError::InvalidType);
     rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, source)
 }

@@ -1,4 +1,4 @@
--- The embedded ledger, schema version 2. Any SQLite tool may read this file while takeback runs:
+-- The embedded ledger, schema version 3. Any SQLite tool may read this file while takeback runs:
 --   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
 -- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
 -- may change with the version. Nobody but takeback may write.
@@ -6,7 +6,9 @@
 CREATE TABLE meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets),
   -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
-  -- it takes writes).
+  -- it takes writes), chain_from (history.seq of the first row that is linked) and chain_key (the
+  -- name of the key that the newest links are made with; empty: there is none), pruned_to and
+  -- unpruned_to (how far retention has come, in entry and in unpruned).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -52,7 +54,9 @@ CREATE TABLE entry (
   lookup TEXT,                     -- the resolved read that finds the effect, JSON
   due_ms INTEGER,                  -- when it is looked at next of itself; NULL: not
   tries INTEGER NOT NULL DEFAULT 0, -- looks since the newest attempt
-  verdict TEXT                     -- of what was read since the finish; NULL: the finish's holds
+  verdict TEXT,                    -- of what was read since the finish; NULL: the finish's holds
+  removed INTEGER NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+                                   -- 2 retention removed it
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -76,9 +80,10 @@ CREATE TABLE finder (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE history (
-  -- Append-only: one row per step of an entry, with what a finish said.
+  -- Append-only: one row per step of an entry, with what a finish said. Check it with
+  -- `takeback ledger verify`.
   seq INTEGER PRIMARY KEY,
-  entry INTEGER NOT NULL,          -- entry.number
+  entry INTEGER NOT NULL,          -- entry.number; 0: of the ledger itself
   previous INTEGER,                -- seq of this entry's step before
   at_ms INTEGER NOT NULL,
   from_state INTEGER,              -- NULL: it did not exist
@@ -100,13 +105,20 @@ CREATE TABLE history (
   headers BLOB,                    -- name, NUL, value, NUL, ...
   body BLOB,
   noted TEXT,                      -- what was looked at after the finish: lookup, readback
-  detail TEXT                      -- JSON: who allowed a begin, what a finish or a look proved
+  detail TEXT,                     -- JSON: who allowed a begin, what a finish or a look proved
+  seal BLOB                        -- the row's link in the chain, 32 bytes; then what is needed to
+                                   -- check what it holds of the call. NULL: from before the chain
 ) STRICT;
 
 CREATE TABLE image (
   -- The state before a call, where its operation declares that it be read.
   entry INTEGER PRIMARY KEY,       -- entry.number
   before TEXT NOT NULL             -- JSON
+) STRICT;
+
+CREATE TABLE unpruned (
+  -- Entries that were old enough for retention when they were come by, and could not be removed yet.
+  entry INTEGER PRIMARY KEY        -- entry.number
 ) STRICT;
 
 CREATE TABLE spent (

@@ -5,16 +5,20 @@
 //! [`Store::reload`] reads them again.
 
 mod begin;
+pub(super) mod chained;
 mod finish;
 mod note;
+mod removal;
 
 use std::collections::{BTreeSet, HashMap};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::contract::key::{Digest, EntryId, Key};
+use crate::ledger::chain::Chain;
+use crate::ledger::chain::row::{Content, First, Row as ChainRow};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Expected, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
+use crate::ledger::{Expected, Keys, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
 use super::super::desk::command::{Done, Settle, TookBack};
 use super::finder::{Finder, Trace};
@@ -33,11 +37,12 @@ pub(super) struct Store {
     /// The attempts that began here and are not finished, so that their finish need not search.
     begun: HashMap<EntryId, Subject>,
     next_seq: i64,
+    chain: Chain,
 }
 
 impl Store {
     /// Takes over a connection to a ledger of this version.
-    pub(super) fn new(conn: Connection) -> rusqlite::Result<Self> {
+    pub(super) fn new(conn: Connection, keys: &Keys, seed: [u8; 32]) -> rusqlite::Result<Self> {
         let finder_key =
             conn.query_row("SELECT value FROM meta WHERE name = 'finder_key'", [], |row| {
                 row.get(0)
@@ -51,6 +56,7 @@ impl Store {
             strangers: BTreeSet::new(),
             begun: HashMap::new(),
             next_seq: 1,
+            chain: Chain::new(keys.current(), None, seed),
         };
         store.reload()?;
         Ok(store)
@@ -72,6 +78,7 @@ impl Store {
         self.newest = one("SELECT coalesce(max(number), 0) FROM entry")?;
         self.next_seq = one("SELECT coalesce(max(seq), 0) FROM history")? + 1;
         let indexed_to = one("SELECT value FROM meta WHERE name = 'indexed_to'")?;
+        self.chain.set_head(chained::newest(&self.conn)?);
 
         let indexed = one("SELECT value FROM meta WHERE name = 'indexed'")?;
         let rows = usize::try_from(indexed).unwrap_or(0);
@@ -337,12 +344,25 @@ impl Store {
 
     /// Writes one row of the history and returns its number.
     fn step(&mut self, step: &Step<'_>) -> rusqlite::Result<i64> {
+        self.step_with(step, None, Content::None)
+    }
+
+    /// As [`step`](Self::step), of a step that makes the entry, or that holds something of the call.
+    fn step_with(
+        &mut self,
+        step: &Step<'_>,
+        first: Option<&First<'_>>,
+        content: Content<'_>,
+    ) -> rusqlite::Result<i64> {
         let seq = self.next_seq;
         self.next_seq += 1;
+        let entry = step.number.to_be_bytes();
+        let seal = self.chain.seal(&step.row(seq, &entry), first, content);
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                 cause, who, why, detail, seal) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             )?
             .execute(params![
                 seq,
@@ -356,6 +376,7 @@ impl Store {
                 step.who,
                 step.why,
                 step.detail,
+                seal.compact().to_bytes(),
             ])?;
         Ok(seq)
     }
@@ -375,6 +396,24 @@ impl<'a> Step<'a> {
             who: None,
             why: None,
             detail,
+        }
+    }
+
+    /// As the chain takes it.
+    fn row<'b>(&'b self, seq: i64, entry: &'b [u8]) -> ChainRow<'b> {
+        ChainRow {
+            seq,
+            entry,
+            previous: self.previous,
+            at_ms: self.at_ms,
+            from: self.from.map(State::code),
+            to: self.to.code(),
+            attempt: self.attempt,
+            cause: self.cause.map(Cause::as_str),
+            who: self.who,
+            why: self.why,
+            detail: self.detail,
+            ..ChainRow::default()
         }
     }
 

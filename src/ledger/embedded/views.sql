@@ -40,4 +40,4 @@ SELECT
   CASE h.to_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
     WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS to_state,
   h.attempt, h.cause, h.who, h.why, h.noted, h.verdict, h.detail, e.operation
-FROM history h LEFT JOIN entry e ON e.number = h.entry;
+FROM history h LEFT JOIN entry e ON e.number = h.entry WHERE h.entry <> 0;

@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 
 use crate::ledger::{Begun, LedgerError, Reason};
 
+use super::super::chain;
 use super::super::desk::Shared;
 use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
@@ -41,6 +42,9 @@ const BATCH: usize = 256;
 
 /// How long finishes wait for a begin to ride with.
 const LAZY: Duration = Duration::from_millis(4);
+
+/// Between two batches of removals: while there is more to remove, and when there is not.
+const PRUNE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(60));
 
 /// Between two attempts to get a failed store back: from the first, doubling, to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -79,6 +83,8 @@ pub(super) struct Writer {
     /// Finishes and withdrawals for when the store is back.
     pub(super) backlog: VecDeque<Write>,
     pub(super) retry: Retry,
+    /// When the next batch is removed; `None`: everything is kept.
+    pub(super) prune_at: Option<Instant>,
     /// Pages since the log was last copied.
     pub(super) dirt: usize,
     pub(super) commits: u64,
@@ -128,8 +134,11 @@ impl Writer {
                 Some(due) => due.saturating_duration_since(now()),
                 None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
                 None if self.is_building() => Duration::ZERO,
-                None if self.dirt > 0 => IDLE,
-                None => Duration::MAX,
+                None => {
+                    let idle = if self.dirt > 0 { IDLE } else { Duration::MAX };
+                    let prune = self.prune_at.map(|at| at.saturating_duration_since(now()));
+                    idle.min(prune.unwrap_or(Duration::MAX))
+                }
             };
             let next = if wait == Duration::MAX {
                 self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -153,14 +162,34 @@ impl Writer {
                     if self.store.is_none() && self.retry.at <= now() {
                         self.revive();
                     }
+                    if self.batch.writes.is_empty() && self.is_prune_due() {
+                        self.prune();
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
                 Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
                 Err(RecvTimeoutError::Timeout) if self.is_building() => self.build(),
+                Err(RecvTimeoutError::Timeout) if self.is_prune_due() => self.prune(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
                 Err(RecvTimeoutError::Disconnected) => return self.end(),
             }
         }
+    }
+
+    fn is_prune_due(&self) -> bool {
+        self.store.is_some() && self.prune_at.is_some_and(|at| at <= now())
+    }
+
+    /// Removes a batch of what is older than what is kept.
+    fn prune(&mut self) {
+        let Some(retention) = self.options.retention else { return };
+        let now_ms = self.shared.time();
+        let retention_ms = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        let before_ms = now_ms.saturating_sub(retention_ms);
+        self.take(Write::Prune { before_ms, now_ms });
+        let is_more = !self.batch.writes.is_empty();
+        self.commit();
+        self.prune_at = Some(now() + if is_more { PRUNE.0 } else { PRUNE.1 });
     }
 
     fn is_building(&self) -> bool {
@@ -314,6 +343,8 @@ impl Writer {
                 store.heartbeat(*now_ms)
             }
             Write::Note(note, _) => store.note(note),
+            Write::Prune { before_ms, now_ms } => store.prune(*before_ms, *now_ms),
+            Write::Redact(redact, _) => store.redact(redact),
             Write::Settle(settle, _) => store.settle(settle),
             Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
@@ -333,8 +364,15 @@ impl Writer {
         }
         self.commits += 1;
         self.shared.set_commits(self.commits);
+        let mut has_redacted = false;
         for (write, done) in std::mem::take(&mut self.batch).writes {
+            has_redacted |= matches!(write, Write::Redact(..));
             acknowledge(write, done, &self.shared);
+        }
+        if has_redacted {
+            // The log holds older copies of the pages that were overwritten.
+            self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+            self.log_bytes = file::log_bytes(&self.path);
         }
         self.shared.set_down(None);
         if self.commits.is_multiple_of(SIZE_CHECK) {
@@ -361,6 +399,7 @@ impl Writer {
         // After the commit: what was written to a file that is no longer at its path is not kept.
         self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
+        self.shared.set_head(store.head());
         self.log_bytes = file::log_bytes(&self.path);
         Ok(())
     }
@@ -427,6 +466,8 @@ impl Writer {
             Write::Begin(..)
             | Write::Heartbeat(..)
             | Write::Note(..)
+            | Write::Prune { .. }
+            | Write::Redact(..)
             | Write::Settle(..)
             | Write::TookBack(..) => {
                 refuse(write, error);
@@ -476,7 +517,8 @@ impl Writer {
             let cut = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
         }
-        let mut store = Store::new(conn)?;
+        let seed = chain::seed().map_err(|_| Failure::new(Reason::Failed, "no random bytes"))?;
+        let mut store = Store::new(conn, &self.options.keys, seed)?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
         }
@@ -539,6 +581,6 @@ impl Writer {
 
 /// For this thread's own waits only; the times that are recorded come with the commands.
 #[expect(clippy::disallowed_methods, reason = "measures waits of a thread without a runtime")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }

@@ -20,6 +20,7 @@ use std::collections::HashSet;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::chained::Chained;
 use super::look::{self, Finder, Search, number};
 use super::plan::{self, Plan, Subject};
 use super::rows::column;
@@ -69,8 +70,8 @@ impl Hand<'_> {
     /// # Errors
     ///
     /// Nothing was written: the transaction was not committed, and will not be.
-    pub(super) async fn run(&self, writes: &[Write]) -> Result<Ran, Fault> {
-        let mut plan = Plan::of(self.finder, writes);
+    pub(super) async fn run(&self, chained: &mut Chained, writes: &[Write]) -> Result<Ran, Fault> {
+        let mut plan = Plan::of(self.finder, chained, writes);
         let mut pipe = self.session.pipe();
         pipe.add(sql::BEGIN, Vec::new());
         let lease = pipe.add(

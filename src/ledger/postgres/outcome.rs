@@ -4,12 +4,14 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::batch::Fate;
+use super::chained::{Chained, Link, entry_bytes};
 use super::plan::{Plan, Step, Subject, attempts};
 use super::rows::{self, code, column, text};
 use super::session::{Fault, Param, Pipe};
 use super::sql;
 use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId};
+use crate::ledger::chain::row::{Content, Row as ChainRow, Told};
 use crate::ledger::desk::command::{Done, Settle, TookBack, Write};
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Answer, Finish, MAX_ANSWER, Note, Settled};
@@ -57,6 +59,8 @@ pub(super) struct Outcomes {
     answer_bodies: Vec<Option<Vec<u8>>>,
     evidence: Vec<Option<String>>,
     due: Vec<Option<i64>>,
+    places: Vec<i64>,
+    seals: Vec<Vec<u8>>,
 }
 
 impl Plan<'_> {
@@ -80,6 +84,8 @@ impl Plan<'_> {
                     pipe.add(sql::FORGET, vec![before]);
                     Some(Done::Written)
                 }
+                // They have transactions of their own.
+                Write::Prune { .. } | Write::Redact(..) => Some(Done::Refused),
                 Write::Note(note, _) => Some(self.note(note, pipe)?),
                 Write::Settle(settle, _) => Some(self.settle(settle, pipe)?),
                 Write::TookBack(took_back, _) => Some(self.took_back(took_back, pipe)?),
@@ -93,7 +99,7 @@ impl Plan<'_> {
             self.fates.insert(place, fate);
         }
         let outcomes = std::mem::take(&mut self.outcomes);
-        self.outcomes.undoing = outcomes.write(pipe);
+        self.outcomes.undoing = outcomes.write(pipe, self.chain.number);
         Ok(())
     }
 
@@ -141,13 +147,13 @@ impl Plan<'_> {
                 pipe.add(sql::RESTORE, restored);
                 let cause = Some(Cause::NotSent.as_str());
                 let step = Step { cause, ..Step::of(&subject, before) };
-                pipe.add(sql::STEP, step.params(seq, finish.now_ms));
+                pipe.add(sql::STEP, step.params(self.chain, seq, finish.now_ms, Content::None));
                 self.note_step(subject.id, before, seq);
                 return Ok(Some(Done::Written));
             }
         }
         let seq = self.next_number()?;
-        self.outcomes.add(finish, &subject, seq);
+        self.outcomes.add(self.chain, finish, &subject, seq);
         self.note_step(subject.id, finish.state, seq);
         Ok(Some(Done::Written))
     }
@@ -183,7 +189,7 @@ impl Plan<'_> {
             why: Some(&settle.why),
             ..Step::of(&subject, state)
         };
-        pipe.add(sql::STEP, step.params(seq, settle.now_ms));
+        pipe.add(sql::STEP, step.params(self.chain, seq, settle.now_ms, Content::None));
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
@@ -243,7 +249,7 @@ impl Plan<'_> {
             detail: note.detail.as_deref(),
             ..Step::of(&subject, state)
         };
-        pipe.add(sql::STEP, step.params(seq, note.now_ms));
+        pipe.add(sql::STEP, step.params(self.chain, seq, note.now_ms, Content::None));
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
@@ -271,7 +277,7 @@ impl Plan<'_> {
             why: Some(&why),
             ..Step::of(&subject, State::Undone)
         };
-        pipe.add(sql::STEP, step.params(seq, took_back.now_ms));
+        pipe.add(sql::STEP, step.params(self.chain, seq, took_back.now_ms, Content::None));
         Ok(Done::Settled(Settled { version: seq, state: State::Undone }))
     }
 
@@ -311,7 +317,7 @@ impl Plan<'_> {
                 verdict: None,
                 detail: None,
             };
-            pipe.add(sql::STEP, step.params(seq, at_ms));
+            pipe.add(sql::STEP, step.params(self.chain, seq, at_ms, Content::None));
         }
         Ok(())
     }
@@ -351,9 +357,37 @@ fn not_sent(entry: EntryId, attempt: u32, now_ms: i64) -> Finish {
 }
 
 impl Outcomes {
-    fn add(&mut self, finish: &Finish, subject: &Subject, seq: i64) {
+    fn add(&mut self, chain: &mut Chained, finish: &Finish, subject: &Subject, seq: i64) {
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
         let is_accepted = finish.state == State::Accepted;
+        let upstream_id = finish.upstream_id.as_deref().map(text);
+        let undo = finish.undo.as_deref().map(text);
+        let compensate = finish.compensate.as_deref().map(text);
+        let unavailable = finish.undo_unavailable.as_deref().map(text);
+        let evidence = finish.evidence.as_deref().map(text);
+        let headers = kept.map(headers_blob);
+        let row = finish.as_linked(ChainRow {
+            seq,
+            entry: entry_bytes(&subject.id),
+            previous: Some(subject.version),
+            at_ms: finish.now_ms,
+            from: Some(subject.state.code()),
+            to: finish.state.code(),
+            attempt: subject.attempt,
+            cause: finish.cause.map(Cause::as_str),
+            ..ChainRow::default()
+        });
+        let row = ChainRow { detail: evidence.as_deref(), ..row };
+        let told = Told {
+            upstream_id: upstream_id.as_deref(),
+            undo: undo.as_deref(),
+            compensate: compensate.as_deref(),
+            undo_unavailable: unavailable.as_deref(),
+            ..finish.as_told(kept, headers.as_deref())
+        };
+        let Link { place, seal } = chain.link(&row, None, Content::Told(&told));
+        self.places.push(place);
+        self.seals.push(seal);
         self.seqs.push(seq);
         self.ids.push(subject.id);
         self.previous.push(subject.version);
@@ -367,16 +401,16 @@ impl Outcomes {
         self.dispositions.push(finish.disposition.as_str());
         self.verdicts.push(finish.verdict.map(Verdict::as_str));
         self.statuses.push(finish.upstream_status.map(i32::from));
-        self.upstream_ids.push(finish.upstream_id.as_deref().map(text));
-        self.undos.push(finish.undo.as_deref().map(text));
+        self.upstream_ids.push(upstream_id);
+        self.undos.push(undo);
         self.undo_marks.push(finish.undo_mark.map(|mark| mark.0.to_vec()));
-        self.compensates.push(finish.compensate.as_deref().map(text));
+        self.compensates.push(compensate);
         self.deadlines.push(finish.deadline_ms);
-        self.unavailable.push(finish.undo_unavailable.as_deref().map(text));
+        self.unavailable.push(unavailable);
         self.answer_statuses.push(kept.map(|answer| i32::from(answer.status)));
-        self.answer_headers.push(kept.map(headers_blob));
+        self.answer_headers.push(headers);
         self.answer_bodies.push(kept.map(|answer| answer.body.clone()));
-        self.evidence.push(finish.evidence.as_deref().map(text));
+        self.evidence.push(evidence);
         self.due.push(finish.due_ms);
         if let Some(mark) = finish.undoes.filter(|_| is_accepted) {
             self.undoing.push(Undoing {
@@ -389,7 +423,7 @@ impl Outcomes {
     }
 
     /// Adds the statements; what the accepted calls may take back is left.
-    fn write(self, pipe: &mut Pipe<'_>) -> Vec<Undoing> {
+    fn write(self, pipe: &mut Pipe<'_>, chain: i64) -> Vec<Undoing> {
         if !self.ids.is_empty() {
             pipe.add(
                 sql::FINISH,
@@ -429,6 +463,9 @@ impl Outcomes {
                     Box::new(self.answer_headers),
                     Box::new(self.answer_bodies),
                     Box::new(self.evidence),
+                    Box::new(chain),
+                    Box::new(self.places),
+                    Box::new(self.seals),
                 ],
             );
         }

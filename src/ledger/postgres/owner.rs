@@ -10,8 +10,10 @@
 
 use uuid::Uuid;
 
-use super::rows::{code, column};
+use super::chained::{Chained, Link, entry_bytes};
+use super::rows::{code, column, damaged};
 use super::session::{Fault, Session};
+use crate::ledger::chain::row::{Content, Row};
 use crate::ledger::entry::{Cause, State};
 
 const RENEW: &str = "UPDATE takeback.owner \
@@ -30,10 +32,12 @@ const DEAD: &str = "SELECT id FROM takeback.owner WHERE lease_until <= clock_tim
 const BEGUN: &str = "SELECT id, version, attempt FROM takeback.entry \
      WHERE state <= 4 AND state = 2 AND owner = ANY($1) ORDER BY id LIMIT 10000 FOR UPDATE";
 
+const NUMBERS: &str = "SELECT nextval('takeback.step') FROM generate_series(1, $1::int4)";
+
 const STEPS: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
-     to_state, attempt, cause) SELECT nextval('takeback.step'), t.entry, t.previous, $1, $2, $3, \
-     t.attempt, $4 FROM unnest($5::uuid[], $6::int8[], $7::int4[]) AS t(entry, previous, attempt) \
-     RETURNING entry, seq";
+     to_state, attempt, cause, chain, place, seal) SELECT t.seq, t.entry, t.previous, $1, $2, $3, \
+     t.attempt, $4, $5, t.place, t.seal FROM unnest($6::int8[], $7::uuid[], $8::int8[], \
+     $9::int4[], $10::int8[], $11::bytea[]) AS t(seq, entry, previous, attempt, place, seal)";
 
 /// Whatever an earlier attempt was answered says nothing of this one.
 const CRASHED: &str = "UPDATE takeback.entry e SET state = $1, version = t.seq, finish = t.seq, \
@@ -47,7 +51,7 @@ const COMMITTED: &str = "SELECT 1 FROM takeback.history WHERE seq = ANY($1) LIMI
 
 /// What a connection that writes prepares.
 pub(super) const STATEMENTS: &[&str] =
-    &[RENEW, ENTER, LEAVE, DEAD, BEGUN, STEPS, CRASHED, BURY, COMMITTED];
+    &[RENEW, ENTER, LEAVE, DEAD, BEGUN, NUMBERS, STEPS, CRASHED, BURY, COMMITTED];
 
 /// Takes or renews the lease of `owner`; the id that holds it from here on.
 pub(super) async fn enter(
@@ -79,19 +83,28 @@ pub(super) async fn was_committed(session: &Session, steps: &[i64]) -> Result<bo
 }
 
 /// Makes the begun entries of the dead unknown; how many there were.
-pub(super) async fn bury(session: &Session, owner: Uuid, now_ms: i64) -> Result<u64, Fault> {
+pub(super) async fn bury(
+    session: &Session,
+    owner: Uuid,
+    chained: &mut Chained,
+    now_ms: i64,
+) -> Result<u64, Fault> {
     let mut count = 0;
     loop {
         session.run("BEGIN").await?;
-        match try_bury(session, owner, now_ms).await {
+        let mark = chained.mark();
+        match try_bury(session, owner, chained, now_ms).await {
             Ok((entries, is_all)) => {
+                // If its answer is lost, the chain is read again with the next connection.
                 session.run("COMMIT").await?;
+                chained.committed();
                 count += entries;
                 if is_all {
                     return Ok(count);
                 }
             }
             Err(fault) => {
+                chained.go_back(mark);
                 // The connection may be gone; the roll-back then came of itself.
                 drop(session.run("ROLLBACK").await);
                 return Err(fault);
@@ -101,7 +114,12 @@ pub(super) async fn bury(session: &Session, owner: Uuid, now_ms: i64) -> Result<
 }
 
 /// One transaction of it: how many entries, and whether there are no more.
-async fn try_bury(session: &Session, owner: Uuid, now_ms: i64) -> Result<(u64, bool), Fault> {
+async fn try_bury(
+    session: &Session,
+    owner: Uuid,
+    chained: &mut Chained,
+    now_ms: i64,
+) -> Result<(u64, bool), Fault> {
     let dead: Vec<Uuid> = session
         .query(DEAD, &[&owner])
         .await?
@@ -125,13 +143,49 @@ async fn try_bury(session: &Session, owner: Uuid, now_ms: i64) -> Result<(u64, b
     }
     let (from, to) = (code(State::Begun), code(State::Unknown));
     let cause = Cause::Crash.as_str();
-    let steps =
-        session.query(STEPS, &[&now_ms, &from, &to, &cause, &ids, &versions, &attempts]).await?;
-    let (mut ids, mut seqs) = (Vec::new(), Vec::new());
-    for row in &steps {
-        ids.push(column::<Uuid>(row, 0)?);
-        seqs.push(column::<i64>(row, 1)?);
+    let count = i32::try_from(ids.len()).unwrap_or(i32::MAX);
+    let mut seqs: Vec<i64> = session
+        .query(NUMBERS, &[&count])
+        .await?
+        .iter()
+        .map(|row| column(row, 0))
+        .collect::<Result<_, _>>()?;
+    seqs.sort_unstable();
+    let (mut places, mut seals) = (Vec::new(), Vec::new());
+    for (((seq, id), previous), attempt) in seqs.iter().zip(&ids).zip(&versions).zip(&attempts) {
+        let row = Row {
+            seq: *seq,
+            entry: entry_bytes(id),
+            previous: Some(*previous),
+            at_ms: now_ms,
+            from: Some(State::Begun.code()),
+            to: State::Unknown.code(),
+            attempt: u32::try_from(*attempt).map_err(|_| damaged())?,
+            cause: Some(cause),
+            ..Row::default()
+        };
+        let Link { place, seal } = chained.link(&row, None, Content::None);
+        places.push(place);
+        seals.push(seal);
     }
+    session
+        .query(
+            STEPS,
+            &[
+                &now_ms,
+                &from,
+                &to,
+                &cause,
+                &chained.number,
+                &seqs,
+                &ids,
+                &versions,
+                &attempts,
+                &places,
+                &seals,
+            ],
+        )
+        .await?;
     session.query(CRASHED, &[&to, &now_ms, &cause, &ids, &seqs]).await?;
     Ok((u64::try_from(ids.len()).unwrap_or(u64::MAX), false))
 }

@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::batch::Fate;
+use super::chained::{Chained, Link, entry_bytes};
 use super::look::{Finder, Repeats, number};
 use super::outcome::Outcomes;
 use super::rows::{self, code, column, text};
@@ -13,6 +14,7 @@ use super::session::{Fault, Param, Pipe};
 use super::sql;
 use crate::contract::class;
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
+use crate::ledger::chain::row::{Attempt, Content, First, Row as ChainRow};
 use crate::ledger::desk::command::{Done, Write};
 use crate::ledger::entry::State;
 use crate::ledger::{Begin, Begun, Guard, Noted};
@@ -98,6 +100,8 @@ enum Verdict {
 /// The plan of one batch.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
+    /// Where its steps are linked, in the order of their numbers.
+    pub(super) chain: &'a mut Chained,
     pub(super) judged: Vec<Judged<'a>>,
     /// Entries that must be locked.
     pub(super) named: Vec<Uuid>,
@@ -122,8 +126,9 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn of(finder: &Finder, writes: &'a [Write]) -> Self {
+    pub(super) fn of(finder: &Finder, chain: &'a mut Chained, writes: &'a [Write]) -> Self {
         let mut plan = Self {
+            chain,
             judged: Vec::new(),
             named: Vec::new(),
             steps: 0,
@@ -161,7 +166,11 @@ impl<'a> Plan<'a> {
                     plan.named.push(rows::uuid(*entry));
                     plan.steps += 1;
                 }
-                Write::Delivered { .. } | Write::Heartbeat(..) => {}
+                // The last two have transactions of their own.
+                Write::Delivered { .. }
+                | Write::Heartbeat(..)
+                | Write::Prune { .. }
+                | Write::Redact(..) => {}
             }
         }
         plan.named.sort_unstable();
@@ -384,7 +393,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds what the judged begins write.
-    pub(super) fn write_begins(&self, pipe: &mut Pipe<'_>, owner: Uuid) -> Result<(), Fault> {
+    pub(super) fn write_begins(&mut self, pipe: &mut Pipe<'_>, owner: Uuid) -> Result<(), Fault> {
         let mut inserts = Inserts::default();
         let mut unclaimed: Vec<Uuid> = Vec::new();
         let (mut pointed, mut pointed_to) = (Vec::new(), Vec::new());
@@ -393,17 +402,21 @@ impl<'a> Plan<'a> {
             let begin = judged.begin;
             match &judged.verdict {
                 Verdict::Started { attempt, seq, rerun: Some(subject) } => {
+                    pipe.add(sql::UNPRUNE, vec![Box::new(subject.id)]);
                     pipe.add(sql::AGAIN, again(begin, subject, *attempt, *seq, owner));
                     let step = Step {
                         attempt: *attempt,
                         detail: begin.authorization.as_deref(),
                         ..Step::of(subject, State::Begun)
                     };
-                    pipe.add(sql::STEP, step.params(*seq, begin.now_ms));
+                    let texts = Texts::of(begin);
+                    let content = Content::Attempt(&texts.attempt(begin));
+                    pipe.add(sql::STEP, step.params(self.chain, *seq, begin.now_ms, content));
                     keep_before(begin, pipe);
                 }
                 Verdict::Started { seq, rerun: None, .. } => {
-                    inserts.add(begin, *seq, judged.known_digest().map(|prior| prior.entry));
+                    let earlier = judged.known_digest().map(|prior| prior.entry);
+                    inserts.add(begin, self.chain, *seq, earlier);
                     keep_before(begin, pipe);
                     let known = judged.hashes().into_iter();
                     for hash in known.filter(|hash| !judged.claims.contains(hash)) {
@@ -426,10 +439,20 @@ impl<'a> Plan<'a> {
         }
         if !inserts.ids.is_empty() {
             let (ids, seqs) = (inserts.ids.clone(), inserts.seqs.clone());
-            let (times, details) = (inserts.times.clone(), inserts.authorizations.clone());
+            let times = inserts.times.clone();
+            let details = std::mem::take(&mut inserts.authorizations);
+            let places = std::mem::take(&mut inserts.places);
+            let seals = std::mem::take(&mut inserts.seals);
             pipe.add(sql::INSERT, inserts.params(owner));
-            let first: Vec<Param> =
-                vec![Box::new(seqs), Box::new(ids), Box::new(times), Box::new(details)];
+            let first: Vec<Param> = vec![
+                Box::new(seqs),
+                Box::new(ids),
+                Box::new(times),
+                Box::new(details),
+                Box::new(self.chain.number),
+                Box::new(places),
+                Box::new(seals),
+            ];
             pipe.add(sql::FIRST_STEPS, first);
         }
         if !pointed.is_empty() {
@@ -523,8 +546,32 @@ impl Step<'_> {
         }
     }
 
-    /// As [`sql::STEP`] takes them.
-    pub(super) fn params(&self, seq: i64, at_ms: i64) -> Vec<Param> {
+    /// Links it; as [`sql::STEP`] takes it.
+    pub(super) fn params(
+        &self,
+        chain: &mut Chained,
+        seq: i64,
+        at_ms: i64,
+        content: Content<'_>,
+    ) -> Vec<Param> {
+        let (who, why, detail) = (self.who.map(text), self.why.map(text), self.detail.map(text));
+        let row = ChainRow {
+            seq,
+            entry: entry_bytes(&self.id),
+            previous: Some(self.previous),
+            at_ms,
+            from: Some(self.from.code()),
+            to: self.to.code(),
+            attempt: self.attempt,
+            cause: self.cause,
+            who: who.as_deref(),
+            why: why.as_deref(),
+            noted: self.noted.map(Noted::as_str),
+            verdict: self.verdict.map(class::Verdict::as_str),
+            detail: detail.as_deref(),
+            ..ChainRow::default()
+        };
+        let Link { place, seal } = chain.link(&row, None, content);
         vec![
             Box::new(seq),
             Box::new(self.id),
@@ -534,11 +581,14 @@ impl Step<'_> {
             Box::new(code(self.to)),
             Box::new(attempts(self.attempt)),
             Box::new(self.cause),
-            Box::new(self.who.map(text)),
-            Box::new(self.why.map(text)),
+            Box::new(who),
+            Box::new(why),
             Box::new(self.noted.map(Noted::as_str)),
             Box::new(self.verdict.map(class::Verdict::as_str)),
-            Box::new(self.detail.map(text)),
+            Box::new(detail),
+            Box::new(chain.number),
+            Box::new(place),
+            Box::new(seal),
         ]
     }
 }
@@ -576,7 +626,34 @@ fn again(begin: &Begin, subject: &Subject, attempt: u32, seq: i64, owner: Uuid) 
         Box::new(begin.spend.map(|spend| spend.nonce.to_vec())),
         Box::new(begin.lookup.as_deref().map(text)),
         Box::new(code(subject.state)),
+        Box::new(text(&begin.target)),
     ]
+}
+
+/// What of a begin is committed to, as the database takes it.
+struct Texts {
+    target: String,
+    lookup: Option<String>,
+    before: Option<String>,
+}
+
+impl Texts {
+    fn of(begin: &Begin) -> Self {
+        Self {
+            target: text(&begin.target),
+            lookup: begin.lookup.as_deref().map(text),
+            before: begin.before.as_deref().map(text),
+        }
+    }
+
+    fn attempt<'a>(&'a self, begin: &'a Begin) -> Attempt<'a> {
+        Attempt {
+            target: &self.target,
+            lookup: self.lookup.as_deref(),
+            before: self.before.as_deref(),
+            ..begin.as_linked()
+        }
+    }
 }
 
 /// What stands in `entry.twin`: its id keeps an entry out of the unique claim.
@@ -618,14 +695,51 @@ struct Inserts {
     lookups: Vec<Option<String>>,
     /// Of their first steps.
     authorizations: Vec<Option<String>>,
+    places: Vec<i64>,
+    seals: Vec<Vec<u8>>,
 }
 
 impl Inserts {
-    fn add(&mut self, begin: &Begin, seq: i64, earlier: Option<EntryId>) {
+    fn add(&mut self, begin: &Begin, chain: &mut Chained, seq: i64, earlier: Option<EntryId>) {
         let look = &begin.look;
         let id = rows::uuid(begin.entry);
         let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
         let name = OperationId::as_str;
+        let texts = Texts::of(begin);
+        let ledger_id = Some(&begin.ledger_id).filter(|ledger_id| **ledger_id != own_id);
+        let (principal, operation) = (text(&look.principal.id), text(name(&look.operation)));
+        let task = begin.task.as_deref().map(text);
+        let staged_for = begin.staged_for.as_ref().map(|id| text(name(id)));
+        let authorization = begin.authorization.as_deref().map(text);
+        let row = ChainRow {
+            seq,
+            entry: entry_bytes(&id),
+            at_ms: begin.now_ms,
+            to: State::Begun.code(),
+            attempt: 1,
+            detail: authorization.as_deref(),
+            ..ChainRow::default()
+        };
+        let first = First {
+            id: entry_bytes(&id),
+            began_ms: begin.now_ms,
+            weak: look.principal.weak,
+            staged: look.staged,
+            principal: &principal,
+            key: look.key.as_ref().map(Key::as_str),
+            ledger_id: ledger_id.map(Key::as_str),
+            digest: &look.digest.0,
+            mark: &look.mark.0,
+            operation: &operation,
+            transport: begin.transport,
+            task: task.as_deref(),
+            staged_for: staged_for.as_deref(),
+            repeats: begin.repeats.as_ref().map(|entry| &entry.as_bytes()[..]),
+        };
+        let content = Content::Attempt(&texts.attempt(begin));
+        let Link { place, seal } = chain.link(&row, Some(&first), content);
+        self.places.push(place);
+        self.seals.push(seal);
         self.ids.push(id);
         self.seqs.push(seq);
         self.times.push(begin.now_ms);
@@ -633,27 +747,26 @@ impl Inserts {
         self.staged.push(look.staged);
         self.key_sent.push(begin.key_sent);
         self.twins.push(twin(begin.guard, id));
-        self.principals.push(text(&look.principal.id));
+        self.principals.push(principal);
         self.keys.push(look.key.as_ref().map(|key| key.as_str().to_owned()));
-        let ledger_id = Some(&begin.ledger_id).filter(|ledger_id| **ledger_id != own_id);
         self.ledger_ids.push(ledger_id.map(|ledger_id| ledger_id.as_str().to_owned()));
         self.digests.push(look.digest.0.to_vec());
         self.marks.push(look.mark.0.to_vec());
-        self.operations.push(text(name(&look.operation)));
+        self.operations.push(operation);
         self.fingerprints.push(begin.fingerprint.0.to_vec());
         self.revisions.push(begin.policy_revision.0.to_vec());
         self.classes.push(begin.class.as_str());
         self.kinds.push(begin.kind.as_str());
         self.transports.push(begin.transport);
-        self.targets.push(text(&begin.target));
-        self.tasks.push(begin.task.as_deref().map(text));
-        self.staged_for.push(begin.staged_for.as_ref().map(|id| text(name(id))));
+        self.targets.push(texts.target);
+        self.tasks.push(task);
+        self.staged_for.push(staged_for);
         self.repeats.push(begin.repeats.map(rows::uuid));
         self.earlier.push(earlier.map(rows::uuid));
         self.spent_ms.push(begin.spend.map(|spend| spend.expires_ms));
         self.nonces.push(begin.spend.map(|spend| spend.nonce.to_vec()));
-        self.lookups.push(begin.lookup.as_deref().map(text));
-        self.authorizations.push(begin.authorization.as_deref().map(text));
+        self.lookups.push(texts.lookup);
+        self.authorizations.push(authorization);
     }
 
     /// As [`sql::INSERT`] takes them.

@@ -27,6 +27,8 @@ const LAZY: Duration = Duration::from_millis(4);
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Write>,
+    /// Redactions, each of which has a transaction of its own.
+    pub(super) redactions: VecDeque<Write>,
     /// Proofs of life that were asked for while the store was down.
     pub(super) beats: Vec<Write>,
     /// Reads, and how many lazy writes must be done before each.
@@ -47,6 +49,7 @@ impl Queue {
     pub(super) fn new(asks: mpsc::UnboundedSender<Ask>) -> Self {
         Self {
             waiting: VecDeque::new(),
+            redactions: VecDeque::new(),
             beats: Vec::new(),
             held: VecDeque::new(),
             asks,
@@ -98,6 +101,8 @@ impl Queue {
             Write::Delivered { .. }
             | Write::Finish(..)
             | Write::Note(..)
+            | Write::Prune { .. }
+            | Write::Redact(..)
             | Write::Settle(..)
             | Write::TookBack(..)
             | Write::Withdraw { .. } => {}
@@ -107,6 +112,10 @@ impl Queue {
                 Write::Heartbeat(..) => self.beats.push(write),
                 write => self.put_off(write, LedgerError::Unavailable(reason)),
             }
+            return;
+        }
+        if matches!(&write, Write::Redact(..)) {
+            self.redactions.push_back(write);
             return;
         }
         let now = Instant::now();
@@ -133,6 +142,8 @@ impl Queue {
             Write::Begin(..)
             | Write::Heartbeat(..)
             | Write::Note(..)
+            | Write::Prune { .. }
+            | Write::Redact(..)
             | Write::Settle(..)
             | Write::TookBack(..) => {
                 refuse(write, error);
@@ -177,6 +188,9 @@ impl Queue {
             }
         }
         let (came, done) = (self.came, self.done);
+        for write in std::mem::take(&mut self.redactions) {
+            refuse(write, error);
+        }
         for write in std::mem::take(&mut self.waiting) {
             self.put_off(write, error);
         }
@@ -256,6 +270,8 @@ pub(super) fn is_lazy(write: &Write) -> bool {
         Write::Begin(..)
         | Write::Heartbeat(..)
         | Write::Note(..)
+        | Write::Prune { .. }
+        | Write::Redact(..)
         | Write::Settle(..)
         | Write::TookBack(..) => false,
     }
@@ -270,6 +286,7 @@ fn touches(write: &Write) -> [Option<EntryId>; 2] {
         Write::Settle(settle, _) => [Some(settle.entry), None],
         Write::TookBack(took_back, _) => [Some(took_back.entry), Some(took_back.by)],
         Write::Withdraw { entry, .. } => [Some(*entry), None],
-        Write::Delivered { .. } | Write::Heartbeat(..) => [None, None],
+        Write::Redact(redact, _) => [Some(redact.entry), None],
+        Write::Delivered { .. } | Write::Heartbeat(..) | Write::Prune { .. } => [None, None],
     }
 }

@@ -12,12 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::look::{self, Finder};
 use super::session::{Connector, Fault, STATEMENT_WITHIN, Session};
-use super::{rows, schema};
+use super::{rows, schema, verify};
 use crate::contract::key::EntryId;
+use crate::ledger::chain::verify::Verifier;
 use crate::ledger::desk::command::{Reply, tell};
 use crate::ledger::place::Address;
 use crate::ledger::{
-    Counts, Filter, LedgerError, Look, OpenError, Priors, Reason, Record, Shown, State, Stored,
+    Broken, Counts, Filter, Head, Keys, LedgerError, Look, OpenError, Priors, Reason, Record,
+    Shown, State, Stored, Verified,
 };
 
 /// Looks in one pipe: as many as callers there may be at once.
@@ -259,6 +261,39 @@ impl DatabaseReader {
     ) -> Result<Option<EntryId>, LedgerError> {
         let beside: Vec<_> = beside.iter().copied().map(rows::uuid).collect();
         self.ask(move |session| async move { rows::superseded(&session, entry, &beside).await })
+    }
+
+    pub(in crate::ledger) fn verify(
+        &self,
+        keys: &Keys,
+        heads: &[Head],
+    ) -> Result<Result<Verified, Broken>, LedgerError> {
+        let store = self.ask(|session| async move {
+            session.run(verify::BEGIN).await?;
+            schema::secret(&session, "store").await
+        })?;
+        let followed = self.follow(Verifier::new(keys, &store, heads));
+        self.ask(|session| async move { session.run("COMMIT").await })?;
+        followed
+    }
+
+    /// Page by page, each with its own bound: the whole may take minutes.
+    fn follow(&self, mut verifier: Verifier<'_>) -> Result<Result<Verified, Broken>, LedgerError> {
+        let mut seq = i64::MIN;
+        loop {
+            let page = self.ask(move |session| async move { verify::page(&session, seq).await })?;
+            for line in &page {
+                if let Err(broken) = verifier.take(line) {
+                    return Ok(Err(broken));
+                }
+            }
+            match page.last() {
+                Some(line) => seq = line.seq,
+                None => break,
+            }
+        }
+        let stray = self.ask(|session| async move { verify::stray(&session).await })?;
+        Ok(verifier.end(stray.map(rows::entry_id)))
     }
 
     pub(in crate::ledger) fn counts(&self) -> Result<Counts, LedgerError> {

@@ -11,7 +11,7 @@ use crate::ledger::desk::command::Failure;
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{
     Answer, Counts, Filter, FinishRecord, MAX_LATER, Noted, Pending, Principal, Prior, Reason,
-    Record, Shown, Step, Tally,
+    Record, Removed, Shown, Step, Tally,
 };
 
 /// The columns of [`Prior`], in the order of [`prior`].
@@ -19,7 +19,7 @@ macro_rules! prior_columns {
     () => {
         "e.id, e.version, e.state, e.cause, e.operation, e.digest, e.staged, e.key, e.ledger_id, \
          e.attempt, e.began_ms, e.finished_ms, e.delivered, e.answered, e.kept, e.lookup, \
-         e.principal, e.weak, e.number, e.earlier"
+         e.principal, e.weak, e.removed, e.number, e.earlier"
     };
 }
 pub(super) use prior_columns;
@@ -141,15 +141,17 @@ pub(super) fn prior(row: &Row, from: usize) -> Result<Prior, Fault> {
         is_answer_kept: !is_begun && column(row, from + 14)?,
         lookup: column(row, from + 15)?,
         principal: Principal { id: column(row, from + 16)?, weak: column(row, from + 17)? },
+        removed: Removed::from_code(column::<i16>(row, from + 18)?.into()),
     })
 }
 
 /// How many columns [`prior`] reads, `number` and `earlier` after them.
-pub(super) const PRIOR: usize = 20;
+pub(super) const PRIOR: usize = 21;
 
 /// Reads the columns of [`record_query`].
 fn record(row: &Row) -> Result<Record, Fault> {
     let at = |index: usize| PRIOR + index;
+    let prior = prior(row, 0)?;
     let disposition = optional(row, at(13), |text: String| Disposition::from_name(&text))?;
     let finish = match disposition {
         None => None,
@@ -162,12 +164,12 @@ fn record(row: &Row) -> Result<Record, Fault> {
             undo: column(row, at(17))?,
             compensate: column(row, at(18))?,
             deadline_ms: column(row, at(19))?,
-            undo_unavailable: column(row, at(20))?,
+            undo_unavailable: column::<Option<String>>(row, at(20))?.or_else(|| prior.undo_gone()),
             evidence: column(row, at(21))?,
         }),
     };
     Ok(Record {
-        prior: prior(row, 0)?,
+        prior,
         attempted_ms: column(row, at(0))?,
         class: required(row, at(1), |text: String| Class::from_name(&text))?,
         kind: required(row, at(2), |text: String| Kind::from_name(&text))?,

@@ -1,9 +1,9 @@
--- The ledger in PostgreSQL, schema version 2. Plain SQL: no extension, no procedure, no trigger.
+-- The ledger in PostgreSQL, schema version 3. Plain SQL: no extension, no procedure, no trigger.
 -- Operators may read it while sidecars run:
 --   psql "$TAKEBACK_LEDGER" -c 'SELECT * FROM takeback.open_entries'
 -- Ask the views (entries, open_entries, history_readable, owners); the tables are laid out for
 -- speed and may change with the version. Nobody but takeback may write. History is append-only: the
--- sidecars' role needs SELECT and INSERT on it, and no more.
+-- sidecars' role needs SELECT and INSERT on it, and UPDATE only for a retention and for redactions.
 
 CREATE TABLE takeback.meta (
   -- Facts about the ledger itself: store (its random id), sealing_key and finder_key (secrets).
@@ -17,6 +17,12 @@ CREATE TABLE takeback.owner (
   id uuid PRIMARY KEY,
   lease_until timestamptz NOT NULL,  -- by the database's clock
   heartbeat_ms bigint NOT NULL       -- the newest time that this sidecar brought
+);
+
+CREATE TABLE takeback.chain (
+  -- The chains over the history: one for each sidecar that wrote it. None is ever removed.
+  number bigint PRIMARY KEY,         -- from 1, without gaps
+  owner uuid NOT NULL                -- owner.id of the sidecar, while it lives
 );
 
 CREATE SEQUENCE takeback.step;       -- numbers the steps of the history; gaps are no loss
@@ -65,7 +71,9 @@ CREATE TABLE takeback.entry (
   lookup text,                       -- the resolved read that finds the effect, JSON
   due_ms bigint,                     -- when it is looked at next of itself; NULL: not
   tries integer NOT NULL DEFAULT 0,  -- looks since the newest attempt
-  verdict text                       -- of what was read since the finish; NULL: the finish's holds
+  verdict text,                      -- of what was read since the finish; NULL: the finish's holds
+  removed smallint NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+                                     -- 2 retention removed it
 );
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -87,9 +95,10 @@ CREATE TABLE takeback.finder (
 );
 
 CREATE TABLE takeback.history (
-  -- Append-only: one row per step of an entry, with what a finish said.
+  -- Append-only: one row per step of an entry, with what a finish said. Check it with
+  -- `takeback ledger verify`.
   seq bigint PRIMARY KEY,
-  entry uuid NOT NULL,
+  entry uuid NOT NULL,               -- nil: of a chain itself
   previous bigint,                   -- seq of this entry's step before
   at_ms bigint NOT NULL,
   from_state smallint,               -- NULL: it did not exist
@@ -111,13 +120,32 @@ CREATE TABLE takeback.history (
   headers bytea,                     -- name, NUL, value, NUL, ...
   body bytea,
   noted text,                        -- what was looked at after the finish: lookup, readback
-  detail text                        -- JSON: who allowed a begin, what a finish or a look proved
+  detail text,                       -- JSON: who allowed a begin, what a finish or a look proved
+  chain bigint,                      -- chain.number; NULL: from before there were chains
+  place bigint,                      -- the row's place in it, from 1, without gaps
+  seal bytea                         -- its link, 32 bytes; then what commits to what it holds of
+                                     -- the call
 );
 
 CREATE TABLE takeback.image (
   -- The state before a call, where its operation declares that it be read.
   entry uuid PRIMARY KEY,
   before text NOT NULL               -- JSON
+);
+
+CREATE TABLE takeback.retention (
+  -- How far retention has come: one row. Whoever removes holds its lock.
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  pruned_to uuid NOT NULL,           -- in entry.id
+  unpruned_to uuid NOT NULL          -- in unpruned.entry
+);
+
+INSERT INTO takeback.retention (pruned_to, unpruned_to)
+  VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
+
+CREATE TABLE takeback.unpruned (
+  -- Entries that were old enough for retention when they were come by, and could not be removed yet.
+  entry uuid PRIMARY KEY
 );
 
 CREATE TABLE takeback.spent (

@@ -53,17 +53,23 @@ pub(super) const INSERT: &str = "INSERT INTO takeback.entry (id, number, version
      earlier, spent_ms, spent_nonce, lookup)";
 
 pub(super) const FIRST_STEPS: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, \
-     attempt, detail) SELECT t.seq, t.entry, t.at_ms, 2, 1, t.detail \
-     FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::text[]) AS t(seq, entry, at_ms, detail)";
+     attempt, detail, chain, place, seal) \
+     SELECT t.seq, t.entry, t.at_ms, 2, 1, t.detail, $5, t.place, t.seal \
+     FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::text[], $6::int8[], $7::bytea[]) \
+     AS t(seq, entry, at_ms, detail, place, seal)";
 
 pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
-     to_state, attempt, cause, who, why, noted, verdict, detail) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+     to_state, attempt, cause, who, why, noted, verdict, detail, chain, place, seal) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
 
 pub(super) const AGAIN: &str = "UPDATE takeback.entry SET state = 2, version = $2, attempt = $3, owner = $4, \
      attempted_ms = $5, key_sent = $6, twin = $7, fingerprint = $8, policy_revision = $9, \
      class = $10, kind = $11, spent_ms = $12, spent_nonce = $13, lookup = $14, \
-     before = $15, due_ms = NULL, tries = 0 WHERE id = $1";
+     before = $15, target = $16, removed = 0, due_ms = NULL, tries = 0 WHERE id = $1";
+
+/// An attempt at an entry whose content retention removed: it will have one again.
+pub(super) const UNPRUNE: &str = "INSERT INTO takeback.unpruned (entry) \
+     SELECT id FROM takeback.entry WHERE id = $1 AND removed = 2 ON CONFLICT DO NOTHING";
 
 pub(super) const IMAGE: &str = "INSERT INTO takeback.image (entry, before) VALUES ($1, $2) \
      ON CONFLICT (entry) DO UPDATE SET before = excluded.before";
@@ -83,17 +89,18 @@ pub(super) const FINISH: &str = "UPDATE takeback.entry e SET state = t.state, ve
 
 pub(super) const FINISH_STEPS: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
      to_state, attempt, cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-     compensate, deadline_ms, undo_unavailable, status, headers, body, detail) \
-     SELECT t.seq, t.entry, t.previous, t.at_ms, t.from_state, t.to_state, t.attempt, t.cause, \
+     compensate, deadline_ms, undo_unavailable, status, headers, body, detail, chain, place, \
+     seal) SELECT t.seq, t.entry, t.previous, t.at_ms, t.from_state, t.to_state, t.attempt, t.cause, \
      t.disposition, t.verdict, t.upstream_status, t.upstream_id, t.undo, t.undo_mark, t.compensate, \
-     t.deadline_ms, t.undo_unavailable, t.status, t.headers, t.body, t.detail \
+     t.deadline_ms, t.undo_unavailable, t.status, t.headers, t.body, t.detail, $22, t.place, \
+     t.seal \
      FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::int8[], $5::int2[], $6::int2[], \
      $7::int4[], $8::text[], $9::text[], $10::text[], $11::int4[], $12::text[], $13::text[], \
      $14::bytea[], $15::text[], $16::int8[], $17::text[], $18::int4[], $19::bytea[], $20::bytea[], \
-     $21::text[]) \
+     $21::text[], $23::int8[], $24::bytea[]) \
      AS t(seq, entry, previous, at_ms, from_state, to_state, attempt, cause, disposition, verdict, \
      upstream_status, upstream_id, undo, undo_mark, compensate, deadline_ms, undo_unavailable, \
-     status, headers, body, detail)";
+     status, headers, body, detail, place, seal)";
 
 pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2::int2, version = $3, \
      due_ms = CASE WHEN $2::int2 = 4 AND lookup IS NOT NULL THEN $4::int8 END WHERE id = $1";
@@ -141,6 +148,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     INSERT,
     FIRST_STEPS,
     STEP,
+    UNPRUNE,
     AGAIN,
     IMAGE,
     UNIMAGE,

@@ -32,7 +32,8 @@ SELECT
   CASE h.to_state WHEN 2 THEN 'begun' WHEN 3 THEN 'waiting' WHEN 4 THEN 'unknown'
     WHEN 5 THEN 'accepted' WHEN 6 THEN 'rejected' WHEN 7 THEN 'undone' END AS to_state,
   h.attempt, h.cause, h.who, h.why, h.noted, h.verdict, h.detail, e.operation
-FROM takeback.history h LEFT JOIN takeback.entry e ON e.id = h.entry;
+FROM takeback.history h LEFT JOIN takeback.entry e ON e.id = h.entry
+WHERE h.entry <> '00000000-0000-0000-0000-000000000000';
 
 CREATE VIEW takeback.owners AS
 SELECT o.id AS owner, o.lease_until, o.lease_until > clock_timestamp() AS is_alive,

@@ -15,18 +15,22 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::batch::{Fate, Hand, Ran};
+use super::chained::{self, Chained};
 use super::look::Finder;
 use super::owner;
 use super::queue::{Queue, is_lazy};
 use super::reader::Ask;
 use super::session::{Connector, Fault, Session};
-use super::{schema, sql};
+use super::{removal, schema, sql};
 use crate::ledger::desk::Shared;
 use crate::ledger::desk::command::{Command, Done, Failure, Write, acknowledge, refuse, tell};
-use crate::ledger::{Begun, LedgerError, Reason};
+use crate::ledger::{Begun, Keys, LedgerError, Reason};
 
 /// Between two attempts to get a failed store back: from the first, doubling, to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Between two batches of removals: while there is more to remove, and when there is not.
+const PRUNE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(60));
 
 /// How often a batch that met another sidecar's is tried.
 const MEETINGS: usize = 8;
@@ -45,12 +49,18 @@ pub(super) struct Writer {
     /// The ledger's own id: a database that has another is not this ledger.
     pub(super) store: [u8; 32],
     pub(super) owner: Uuid,
+    pub(super) keys: Keys,
+    /// The chain of this owner.
+    pub(super) chained: Chained,
     pub(super) lease: Duration,
     /// `None` while the store is down.
     pub(super) session: Option<Session>,
     /// A batch of which nobody knows whether it was committed.
     pub(super) doubt: Option<Doubt>,
     pub(super) retry: Retry,
+    pub(super) retention: Option<Duration>,
+    /// When the next batch is removed; `None`: everything is kept.
+    pub(super) prune_at: Option<Instant>,
     pub(super) renewed: Instant,
     pub(super) buried: Instant,
     pub(super) commits: u64,
@@ -85,7 +95,14 @@ impl Retry {
 /// What a connection that writes prepares.
 pub(super) fn statements() -> Vec<&'static str> {
     // What judges a begin is looked up in its own transaction.
-    [sql::STATEMENTS, owner::STATEMENTS, super::look::STATEMENTS].concat()
+    [
+        sql::STATEMENTS,
+        owner::STATEMENTS,
+        chained::STATEMENTS,
+        removal::STATEMENTS,
+        super::look::STATEMENTS,
+    ]
+    .concat()
 }
 
 /// Does some work of the database's, and takes commands meanwhile.
@@ -144,7 +161,11 @@ impl Writer {
             None if self.queue.beats.is_empty() => self.retry.at,
             None => return,
             Some(_) => {
+                if !self.queue.redactions.is_empty() {
+                    return;
+                }
                 let tick = (self.renewed + self.lease / 6).min(self.buried + self.lease / 3);
+                let tick = self.prune_at.map_or(tick, |at| at.min(tick));
                 self.queue.due().map_or(tick, |due| due.min(tick))
             }
         };
@@ -170,10 +191,75 @@ impl Writer {
         }
         if self.queue.due().is_some_and(|due| due <= now) {
             self.batch().await;
+        } else if let Some(write) = self.queue.redactions.pop_front() {
+            self.redact(write).await;
         } else if self.renewed + self.lease / 6 <= now {
             self.renew().await;
         } else if self.buried + self.lease / 3 <= now {
             self.bury().await;
+        } else if self.prune_at.is_some_and(|at| at <= now) {
+            self.prune().await;
+        }
+    }
+
+    /// Takes parts out of an entry, and tells who asked.
+    async fn redact(&mut self, write: Write) {
+        let Write::Redact(redact, _) = &write else { return };
+        let Self { session, commands, queue, shared, chained, .. } = self;
+        let Some(session) = session.as_ref() else {
+            return refuse(write, LedgerError::Unavailable(Reason::Failed));
+        };
+        let lease_ms = self.lease.as_secs_f64() * 1000.0;
+        let (owner, now_ms) = (self.owner, shared.time());
+        let hand = removal::Hand { session, owner, lease_ms, now_ms };
+        let mut done = Err(Fault::Met);
+        for _ in 0..MEETINGS {
+            done = taking(hand.redact(chained, redact), commands, queue, shared, None).await;
+            if !matches!(&done, Err(Fault::Met)) {
+                break;
+            }
+        }
+        match done {
+            Ok(done) => {
+                self.shared.set_head(self.chained.head());
+                acknowledge(write, done, &self.shared);
+            }
+            Err(Fault::Refused(detail)) => {
+                tracing::error!(detail, "a redaction failed");
+                refuse(write, LedgerError::Refused);
+            }
+            Err(fault) => {
+                let failure = fault.into_failure();
+                refuse(write, LedgerError::Unavailable(failure.reason));
+                self.fail(failure);
+            }
+        }
+    }
+
+    /// Removes a batch of what is older than what is kept.
+    async fn prune(&mut self) {
+        let Some(retention) = self.retention else { return };
+        let Self { session, commands, queue, shared, chained, .. } = self;
+        let Some(session) = session.as_ref() else { return };
+        let lease_ms = self.lease.as_secs_f64() * 1000.0;
+        let (owner, now_ms) = (self.owner, shared.time());
+        let retention_ms = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        let before_ms = now_ms.saturating_sub(retention_ms);
+        let hand = removal::Hand { session, owner, lease_ms, now_ms };
+        let pruned = taking(hand.prune(chained, before_ms), commands, queue, shared, None).await;
+        let pause = match &pruned {
+            Ok(true) => PRUNE.0,
+            Ok(false) | Err(_) => PRUNE.1,
+        };
+        self.prune_at = Some(Instant::now() + pause);
+        match pruned {
+            Ok(_) => self.shared.set_head(self.chained.head()),
+            // It met another transaction; the next turn does it.
+            Err(Fault::Met) => {}
+            Err(Fault::Refused(detail)) => {
+                tracing::error!(detail, "what is older than the retention could not be removed");
+            }
+            Err(fault) => self.fail(fault.into_failure()),
         }
     }
 
@@ -183,7 +269,7 @@ impl Writer {
         if writes.is_empty() {
             return;
         }
-        let Self { session, commands, queue, shared, finder, .. } = self;
+        let Self { session, commands, queue, shared, finder, chained, .. } = self;
         let Some(open) = session.as_ref() else {
             self.queue.put_back(writes);
             return;
@@ -197,16 +283,24 @@ impl Writer {
             #[cfg(test)]
             shared,
         };
+        let mark = chained.mark();
         let mut ran = Err(Fault::Met);
         for _ in 0..MEETINGS {
-            ran = taking(hand.run(&writes), commands, queue, shared, None).await;
+            chained.go_back(mark);
+            ran = taking(hand.run(chained, &writes), commands, queue, shared, None).await;
             let is_over = matches!(&ran, Ok(_) | Err(Fault::Down(_)));
             if is_over || open.run("ROLLBACK").await.is_err() || !matches!(&ran, Err(Fault::Met)) {
                 break;
             }
         }
+        if ran.is_err() {
+            self.chained.go_back(mark);
+        }
         match ran {
-            Ok(Ran { fates, doubt: None, .. }) => self.acknowledged(writes, fates),
+            Ok(Ran { fates, doubt: None, .. }) => {
+                self.chained.committed();
+                self.acknowledged(writes, fates);
+            }
             Ok(Ran { fates, steps, doubt: Some(failure) }) => {
                 self.doubt = Some(Doubt { writes, fates, steps });
                 self.fail(failure);
@@ -235,6 +329,7 @@ impl Writer {
     fn acknowledged(&mut self, writes: Vec<Write>, fates: Vec<Fate>) {
         self.commits += 1;
         self.shared.set_commits(self.commits);
+        self.shared.set_head(self.chained.head());
         self.renewed = Instant::now();
         self.shared.set_down(None);
         let mut deferred = Vec::new();
@@ -274,10 +369,17 @@ impl Writer {
 
     /// Renews the lease when nothing else did.
     async fn renew(&mut self) {
-        let Self { session, commands, queue, shared, .. } = self;
+        let Self { session, commands, queue, shared, chained, keys, store, .. } = self;
         let Some(open) = session.as_ref() else { return };
         let lease_ms = self.lease.as_secs_f64() * 1000.0;
-        let renewing = owner::enter(open, self.owner, lease_ms, shared.time());
+        let before = self.owner;
+        let renewing = async {
+            let owner = owner::enter(open, before, lease_ms, shared.time()).await?;
+            if owner != before {
+                *chained = Chained::begin(open, owner, keys, store, shared.time()).await?;
+            }
+            Ok::<_, Fault>(owner)
+        };
         match taking(renewing, commands, queue, shared, None).await {
             Ok(owner) => {
                 self.note_owner(owner);
@@ -299,9 +401,9 @@ impl Writer {
 
     /// Makes what the dead had begun unknown.
     async fn bury(&mut self) {
-        let Self { session, commands, queue, shared, .. } = self;
+        let Self { session, commands, queue, shared, chained, .. } = self;
         let Some(open) = session.as_ref() else { return };
-        let burying = owner::bury(open, self.owner, shared.time());
+        let burying = owner::bury(open, self.owner, chained, shared.time());
         let buried = taking(burying, commands, queue, shared, None).await;
         self.buried = Instant::now();
         match buried {
@@ -337,13 +439,15 @@ impl Writer {
     async fn revive(&mut self) {
         let beats = std::mem::take(&mut self.queue.beats);
         let reason = self.down();
-        let Self { commands, queue, shared, connector, store, finder: _, .. } = self;
+        let Self { commands, queue, shared, connector, store, keys, chained, .. } = self;
         let lease_ms = self.lease.as_secs_f64() * 1000.0;
         let steps = self.doubt.as_ref().map(|doubt| doubt.steps.clone());
-        let reviving = revive(connector, store, shared, self.owner, lease_ms, steps);
+        let dead = Dead { connector, store, shared, owner: self.owner, lease_ms, keys };
+        let reviving = dead.revive(chained, steps);
         match taking(reviving, commands, queue, shared, reason).await {
             Ok(Revived { session, owner, was_committed }) => {
                 self.session = Some(session);
+                self.shared.set_head(self.chained.head());
                 self.renewed = Instant::now();
                 let is_same = owner == self.owner;
                 self.note_owner(owner);
@@ -390,6 +494,8 @@ impl Writer {
                 Write::Begin(..)
                 | Write::Heartbeat(..)
                 | Write::Note(..)
+                | Write::Prune { .. }
+                | Write::Redact(..)
                 | Write::Settle(..)
                 | Write::TookBack(..) => refuse(write, error),
                 Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => {
@@ -426,32 +532,55 @@ struct Revived {
     was_committed: bool,
 }
 
-/// Connects, makes sure that it is this ledger, and takes the lease, which proves that it can be
-/// written.
-async fn revive(
-    connector: &Connector,
-    store: &[u8; 32],
-    shared: &Shared,
+/// A store that is to be had back.
+struct Dead<'a> {
+    connector: &'a Connector,
+    store: &'a [u8; 32],
+    shared: &'a Shared,
     owner: Uuid,
     lease_ms: f64,
-    steps: Option<Vec<i64>>,
-) -> Result<Revived, Failure> {
-    let session = connector.connect(&statements()).await.map_err(Fault::into_failure)?;
-    let replaced = || Failure::new(Reason::Replaced, "another ledger is in the database");
-    schema::check(&session).await.map_err(|_| replaced())?;
-    let found = schema::secret(&session, "store").await.map_err(Fault::into_failure)?;
-    if found != *store {
-        return Err(replaced());
+    keys: &'a Keys,
+}
+
+impl Dead<'_> {
+    /// Connects, makes sure that it is this ledger, and takes the lease, which proves that it can be
+    /// written. Reads again where the chain ends, or begins that of a new owner.
+    async fn revive(
+        &self,
+        chained: &mut Chained,
+        steps: Option<Vec<i64>>,
+    ) -> Result<Revived, Failure> {
+        let Self { connector, store, shared, owner, lease_ms, keys } = *self;
+        let session = connector.connect(&statements()).await.map_err(Fault::into_failure)?;
+        let replaced = || Failure::new(Reason::Replaced, "another ledger is in the database");
+        schema::check(&session).await.map_err(|_| replaced())?;
+        let found = schema::secret(&session, "store").await.map_err(Fault::into_failure)?;
+        if found != *store {
+            return Err(replaced());
+        }
+        schema::insist_on_durability(&session).await.map_err(Fault::into_failure)?;
+        // Waits for a transaction of ours that is still under way there.
+        let before = owner;
+        let entered = owner::enter(&session, before, lease_ms, shared.time()).await;
+        let owner = entered.map_err(Fault::into_failure)?;
+        let chain = async {
+            if owner == before {
+                chained.read_again(&session).await
+            } else {
+                let begun = Chained::begin(&session, owner, keys, store, shared.time()).await;
+                begun.map(|begun| *chained = begun)
+            }
+        };
+        chain.await.map_err(Fault::into_failure)?;
+        let was_committed = match steps.filter(|steps| !steps.is_empty()) {
+            None => false,
+            Some(steps) => {
+                let committed = owner::was_committed(&session, &steps).await;
+                committed.map_err(Fault::into_failure)?
+            }
+        };
+        #[cfg(test)]
+        shared.faults.before_commit()?;
+        Ok(Revived { session, owner, was_committed })
     }
-    schema::insist_on_durability(&session).await.map_err(Fault::into_failure)?;
-    // Waits for a transaction of ours that is still under way there.
-    let entered = owner::enter(&session, owner, lease_ms, shared.time()).await;
-    let owner = entered.map_err(Fault::into_failure)?;
-    let was_committed = match steps.filter(|steps| !steps.is_empty()) {
-        None => false,
-        Some(steps) => owner::was_committed(&session, &steps).await.map_err(Fault::into_failure)?,
-    };
-    #[cfg(test)]
-    shared.faults.before_commit()?;
-    Ok(Revived { session, owner, was_committed })
 }

@@ -42,20 +42,20 @@ async fn folder_and_file_are_for_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn files_of_other_versions_and_kinds_are_refused() {
+async fn f20_files_of_other_versions_and_kinds_are_refused() {
     let bench = Bench::new(Store::Embedded);
     bench.ledger.close().await;
     let change = |sql: &str| {
         rusqlite::Connection::open(bench.path()).unwrap().execute_batch(sql).unwrap();
     };
 
-    change("PRAGMA user_version = 3");
+    change("PRAGMA user_version = 4");
     let newer = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(newer, OpenError::Newer { found: 3, known: 2 }));
+    assert!(matches!(newer, OpenError::Newer { found: 4, known: 3 }));
     assert!(matches!(ReadOnly::open(bench.path()), Err(OpenError::Newer { .. })));
     change("PRAGMA user_version = 0");
     let older = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(older, OpenError::Older { found: 0, known: 2 }));
+    assert!(matches!(older, OpenError::Older { found: 0, known: 3 }));
     change("PRAGMA application_id = 5");
     let foreign = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
     assert!(matches!(foreign, OpenError::Foreign));
@@ -82,7 +82,8 @@ async fn h6_a_damaged_file_is_refused_at_the_start() {
 #[tokio::test]
 async fn h1_begins_are_refused_before_finishes_when_the_limit_is_near() {
     let cap = 1024 * 1024;
-    let bench = Bench::with(Store::Embedded, Options { size_cap_bytes: Some(cap), lease: None });
+    let bench =
+        Bench::with(Store::Embedded, Options { size_cap_bytes: Some(cap), ..Options::default() });
     let open = bench.started(&Call { digest: 255, ..Call::default() }).await;
     let mut refused = None;
     for round in 0..5_000_u64 {

@@ -61,6 +61,8 @@ fn holds(store: Store, acts: Vec<Act>) {
         }
         bench.ledger.heartbeat(1).await.unwrap();
         let read = bench.read();
+        let verified = read.verify(&Keys::default(), &[]).unwrap();
+        assert!(verified.is_ok(), "{verified:?}");
         let all = Filter { limit: usize::MAX, ..Filter::default() };
         let mut open = std::collections::BTreeSet::new();
         for record in read.list(&all).unwrap() {

@@ -298,7 +298,7 @@ async fn a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo(store
 }
 
 #[tokio::test]
-async fn a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
+async fn f20_a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let database = server::Database::new();
     let entry = new_id();
     database.query(
@@ -329,7 +329,7 @@ async fn a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     ));
     let home = Home::Database(database);
     let place = place(&home);
-    assert!(matches!(ReadOnly::open(&place), Err(OpenError::Older { found: 1, known: 2 })));
+    assert!(matches!(ReadOnly::open(&place), Err(OpenError::Older { found: 1, known: 3 })));
     assert_eq!(ReadOnly::newest_ms(&place).unwrap(), 500);
 
     let (ledger, recovered) = Ledger::open(&place, Options::default(), 1_000).unwrap();
@@ -340,6 +340,9 @@ async fn a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let version = pending.record.prior.version;
     assert!(ledger.note(note(entry, version)).await.is_ok());
     ledger.close().await;
+    // The row that was there stands before the chain, and the entry's later steps are in it.
+    let verified = ReadOnly::open(&place).unwrap().verify(&Keys::default(), &[]).unwrap().unwrap();
+    assert_eq!((verified.before, verified.rows), (1, 3));
     assert!(Ledger::open(&place, Options::default(), 1_000).is_ok(), "once is enough");
     let columns = |home: &Home| match home {
         Home::Database(database) => database.query(
@@ -371,7 +374,7 @@ async fn f10_of_two_sidecars_that_note_the_same_step_one_is_told_that_it_changed
 }
 
 #[tokio::test]
-async fn a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
+async fn f20_a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ledger.db");
     let entry = new_id();
@@ -403,7 +406,7 @@ async fn a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
         )
         .unwrap();
     }
-    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 2 })));
+    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 3 })));
     assert_eq!(ReadOnly::newest_ms(&Place::File(file.clone())).unwrap(), 500);
 
     let (embedded, recovered) = Embedded::open(&file, Options::default(), 1_000).unwrap();
@@ -415,6 +418,10 @@ async fn a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let version = pending.record.prior.version;
     assert!(ledger.note(note(entry, version)).await.is_ok());
     ledger.close().await;
+    // The row that was there stands before the chain, and the entry's later steps are in it.
+    let read = ReadOnly::open(file.clone()).unwrap();
+    let verified = read.verify(&Keys::default(), &[]).unwrap().unwrap();
+    assert_eq!((verified.before, verified.rows), (1, 3));
     assert!(Embedded::open(&file, Options::default(), 1_000).is_ok(), "once is enough");
     let columns = |path: &Path, table: &str| -> Vec<String> {
         let sql = rusqlite::Connection::open(path).unwrap();

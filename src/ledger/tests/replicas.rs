@@ -141,16 +141,16 @@ async fn a_sidecar_that_runs_makes_the_attempts_of_one_that_died_unknown() {
 }
 
 #[tokio::test]
-async fn a_schema_of_another_version_is_refused_in_both_directions() {
+async fn f20_a_schema_of_another_version_is_refused_in_both_directions() {
     let bench = Bench::new(Store::Postgres);
     bench.ledger.close().await;
     let open = || Ledger::open(&bench.place(), Options::default(), 1).map(drop);
 
-    sql(&bench, "UPDATE takeback.version SET version = 3");
-    assert!(matches!(open(), Err(OpenError::Newer { found: 3, known: 2 })));
+    sql(&bench, "UPDATE takeback.version SET version = 4");
+    assert!(matches!(open(), Err(OpenError::Newer { found: 4, known: 3 })));
     assert!(matches!(ReadOnly::open(bench.place()), Err(OpenError::Newer { .. })));
     sql(&bench, "UPDATE takeback.version SET version = -1");
-    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 2 })));
+    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 3 })));
 }
 
 #[tokio::test]

@@ -319,7 +319,8 @@ impl Conclusion {
     pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
         let is_accepted = self.state == State::Accepted;
         // A handle or a question is given to whoever repeats the key meanwhile.
-        let is_kept = is_accepted || self.state == State::Waiting;
+        let is_kept = (is_accepted || self.state == State::Waiting)
+            && case.write().operation().keeps_bodies();
         Finish {
             entry: case.identity.entry,
             attempt: case.identity.attempt,

@@ -3,6 +3,7 @@
 use rusqlite::params;
 
 use crate::contract::key::{EntryId, Key, OperationId};
+use crate::ledger::chain::row::{Content, First};
 use crate::ledger::entry::State;
 use crate::ledger::{Begin, Begun, Guard};
 
@@ -108,7 +109,25 @@ impl Store {
                 begin.lookup,
             ])?;
         self.newest = self.newest.max(number);
-        let seq = self.step(&Step::first(number, begin.now_ms, begin.authorization.as_deref()))?;
+        let ledger_id = (begin.ledger_id != own_id).then(|| begin.ledger_id.as_str());
+        let first = First {
+            id: begin.entry.as_bytes(),
+            began_ms: begin.now_ms,
+            weak: look.principal.weak,
+            staged: look.staged,
+            principal: &look.principal.id,
+            key: look.key.as_ref().map(Key::as_str),
+            ledger_id,
+            digest: &look.digest.0,
+            mark: &look.mark.0,
+            operation: look.operation.as_str(),
+            transport: begin.transport,
+            task: begin.task.as_deref(),
+            staged_for: begin.staged_for.as_ref().map(OperationId::as_str),
+            repeats: begin.repeats.as_ref().map(|entry| &entry.as_bytes()[..]),
+        };
+        let step = Step::first(number, begin.now_ms, begin.authorization.as_deref());
+        let seq = self.step_with(&step, Some(&first), Content::Attempt(&begin.as_linked()))?;
         self.keep_before(number, begin)?;
         let principal = &look.principal.id;
         let hash = known.digest.unwrap_or_else(|| {
@@ -161,19 +180,28 @@ impl Store {
 
     fn begin_again(&mut self, begin: &Begin, subject: &Subject) -> rusqlite::Result<u32> {
         let attempt = subject.attempt.saturating_add(1);
-        let seq = self.step(&Step {
+        let step = Step {
             attempt,
             detail: begin.authorization.as_deref(),
             ..Step::of(subject, State::Begun, None, begin.now_ms)
-        })?;
+        };
+        self.keep_commitment(subject)?;
+        let seq = self.step_with(&step, None, Content::Attempt(&begin.as_linked()))?;
         self.keep_before(subject.number, begin)?;
+        // It will have a content again, which retention must come by once more.
+        self.conn
+            .prepare_cached(
+                "INSERT OR IGNORE INTO unpruned (entry) \
+                 SELECT number FROM entry WHERE number = ?1 AND removed = 2",
+            )?
+            .execute([subject.number])?;
         // What the last finish said stays: if this attempt is not sent, it still holds.
         self.conn
             .prepare_cached(
                 "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
                  key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
-                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, due_ms = NULL, \
-                 tries = 0 WHERE number = ?1",
+                 kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, target = ?14, \
+                 removed = 0, due_ms = NULL, tries = 0 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -189,6 +217,7 @@ impl Store {
                 begin.spend.map(|spend| spend.expires_ms),
                 begin.spend.map(|spend| spend.nonce),
                 begin.lookup,
+                begin.target,
             ])?;
         if let Some(key) =
             begin.look.key.as_ref().filter(|key| subject.key.as_deref() != Some(key.as_str()))

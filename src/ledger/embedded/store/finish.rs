@@ -4,6 +4,7 @@ use rusqlite::{OptionalExtension as _, params};
 
 use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId};
+use crate::ledger::chain::row::Content;
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
 
@@ -351,13 +352,18 @@ impl Store {
     ) -> rusqlite::Result<i64> {
         let seq = self.next_seq;
         self.next_seq += 1;
+        let headers = kept.map(|answer| rows::headers_blob(&answer.headers));
+        let entry = step.number.to_be_bytes();
+        let row = finish.as_linked(step.row(seq, &entry));
+        let told = finish.as_told(kept, headers.as_deref());
+        let seal = self.chain.seal(&row, None, Content::Told(&told));
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
                  cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-                 compensate, deadline_ms, undo_unavailable, status, headers, body, detail) \
+                 compensate, deadline_ms, undo_unavailable, status, headers, body, detail, seal) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 ?17, ?18, ?19, ?20, ?21)",
+                 ?17, ?18, ?19, ?20, ?21, ?22)",
             )?
             .execute(params![
                 seq,
@@ -378,9 +384,10 @@ impl Store {
                 finish.deadline_ms,
                 finish.undo_unavailable,
                 kept.map(|answer| answer.status),
-                kept.map(|answer| rows::headers_blob(&answer.headers)),
+                headers,
                 kept.map(|answer| answer.body.as_slice()),
                 finish.evidence,
+                seal.compact().to_bytes(),
             ])?;
         Ok(seq)
     }

@@ -3,8 +3,9 @@
 use rusqlite::params;
 
 use crate::contract::class::{Outcome, Verdict};
+use crate::ledger::chain::row::{Content, Row};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Note, Settled};
+use crate::ledger::{Note, Noted, Settled};
 
 use super::{Done, Store, Subject};
 
@@ -65,28 +66,79 @@ impl Store {
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
+    /// Writes that a person did something to what an entry holds.
+    pub(super) fn noted_step(
+        &mut self,
+        subject: &Subject,
+        noted: Noted,
+        (who, why, detail): (&str, &str, &str),
+        now_ms: i64,
+    ) -> rusqlite::Result<i64> {
+        let row = Row {
+            at_ms: now_ms,
+            who: Some(who),
+            why: Some(why),
+            noted: Some(noted.as_str()),
+            detail: Some(detail),
+            ..Row::default()
+        };
+        self.insert_note(subject, subject.state, row)
+    }
+
     fn note_step(&mut self, subject: &Subject, state: State, note: &Note) -> rusqlite::Result<i64> {
+        let row = Row {
+            at_ms: note.now_ms,
+            cause: note.outcome.map(|_| Cause::Settled.as_str()),
+            who: Some(note.noted.as_str()),
+            why: Some(&note.why),
+            noted: Some(note.noted.as_str()),
+            verdict: note.verdict.map(Verdict::as_str),
+            detail: note.detail.as_deref(),
+            ..Row::default()
+        };
+        self.insert_note(subject, state, row)
+    }
+
+    fn insert_note(
+        &mut self,
+        subject: &Subject,
+        state: State,
+        row: Row<'_>,
+    ) -> rusqlite::Result<i64> {
         let seq = self.next_seq;
         self.next_seq += 1;
+        let entry = subject.number.to_be_bytes();
+        let row = Row {
+            seq,
+            entry: &entry,
+            previous: Some(subject.version),
+            from: Some(subject.state.code()),
+            to: state.code(),
+            attempt: subject.attempt,
+            ..row
+        };
+        let seal = self.chain.seal(&row, None, Content::None);
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
-                 cause, who, why, verdict, noted, detail) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?9, ?12)",
+                 cause, who, why, verdict, noted, detail, seal) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             )?
             .execute(params![
                 seq,
                 subject.number,
-                subject.version,
-                note.now_ms,
-                subject.state.code(),
-                state.code(),
-                subject.attempt,
-                note.outcome.map(|_| Cause::Settled.as_str()),
-                note.noted.as_str(),
-                note.why,
-                note.verdict.map(Verdict::as_str),
-                note.detail,
+                row.previous,
+                row.at_ms,
+                row.from,
+                row.to,
+                row.attempt,
+                row.cause,
+                row.who,
+                row.why,
+                row.verdict,
+                row.noted,
+                row.detail,
+                seal.to_bytes(),
             ])?;
         Ok(seq)
     }

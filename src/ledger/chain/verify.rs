@@ -1,0 +1,611 @@
+//! Following a chain from its first row, and naming the first that does not fit.
+//!
+//! Pure: a store reads its rows in the order of their numbers and hands each over with the entry that
+//! it belongs to. What one row leaves open (that its content was removed, or redacted) is closed by a
+//! later one, or the end finds it open.
+//!
+//! Memory: one state for each chain, one hash for each row that was redacted.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::row::{Attempt, Content, First, Row, Told};
+use super::{Hash, Head, KeyId, Keys, MacKey, NOTHING, Rest, Seal, from_hex, inner, link, outer};
+use crate::contract::key::EntryId;
+use crate::ledger::Noted;
+use crate::ledger::entry::{Cause, State};
+
+/// What [`Row::noted`] says of a row that begins a chain, or changes its key.
+pub(in crate::ledger) const CHAIN: &str = "chain";
+
+/// What [`Row::noted`] says of a row that notes what retention removed.
+pub(in crate::ledger) const RETENTION: &str = "retention";
+
+/// The `detail` of a row that begins a chain or changes its key.
+#[derive(Debug, Deserialize)]
+struct Beginning {
+    chain: i64,
+    key: Option<String>,
+    store: String,
+}
+
+/// The `detail` of a row that begins a chain or changes its key.
+pub(in crate::ledger) fn beginning(chain: i64, key: &MacKey, store: &[u8]) -> String {
+    let key = key.id().map(|id| id.to_string());
+    serde_json::json!({ "chain": chain, "key": key, "store": super::hex(store) }).to_string()
+}
+
+/// The `detail` of a row that notes what retention removed.
+#[derive(Debug, Deserialize)]
+struct Retention {
+    removed_before_ms: i64,
+}
+
+/// The `detail` of a row that notes what retention removed: the contents of how many entries, all of
+/// steps that were made before.
+pub(in crate::ledger) fn retention(before_ms: i64, entries: usize) -> String {
+    serde_json::json!({ "removed_before_ms": before_ms, "entries": entries }).to_string()
+}
+
+/// The `detail` of a redaction.
+#[derive(Debug, Deserialize)]
+struct Redaction {
+    rows: Vec<RedactedRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RedactedRow {
+    row: i64,
+    now: String,
+}
+
+/// The `detail` of a redaction: where, and a commitment to what is left in each row.
+pub(in crate::ledger) fn redaction(pointers: &[String], rows: &[(i64, Hash)]) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(row, now)| serde_json::json!({ "row": row, "now": super::hex(now) }))
+        .collect();
+    serde_json::json!({ "pointers": pointers, "rows": rows }).to_string()
+}
+
+/// A row of the history, with the entry that it belongs to, as they stand in the store.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct Line {
+    /// Which chain and where in it; `None`: the row has no link.
+    pub(in crate::ledger) link: Option<Linked>,
+    pub(in crate::ledger) seq: i64,
+    pub(in crate::ledger) entry: Vec<u8>,
+    pub(in crate::ledger) previous: Option<i64>,
+    pub(in crate::ledger) at_ms: i64,
+    pub(in crate::ledger) from: Option<i64>,
+    pub(in crate::ledger) to: i64,
+    pub(in crate::ledger) attempt: u32,
+    pub(in crate::ledger) cause: Option<String>,
+    pub(in crate::ledger) who: Option<String>,
+    pub(in crate::ledger) why: Option<String>,
+    pub(in crate::ledger) noted: Option<String>,
+    pub(in crate::ledger) disposition: Option<String>,
+    pub(in crate::ledger) verdict: Option<String>,
+    pub(in crate::ledger) upstream_status: Option<i64>,
+    pub(in crate::ledger) undo_mark: Option<Vec<u8>>,
+    pub(in crate::ledger) deadline_ms: Option<i64>,
+    pub(in crate::ledger) detail: Option<String>,
+    pub(in crate::ledger) upstream_id: Option<String>,
+    pub(in crate::ledger) undo: Option<String>,
+    pub(in crate::ledger) compensate: Option<String>,
+    pub(in crate::ledger) undo_unavailable: Option<String>,
+    pub(in crate::ledger) status: Option<i64>,
+    pub(in crate::ledger) headers: Option<Vec<u8>>,
+    pub(in crate::ledger) body: Option<Vec<u8>>,
+    /// `None`: it is not there.
+    pub(in crate::ledger) holder: Option<Box<Holder>>,
+}
+
+/// Where a row stands, and its [`Seal`].
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct Linked {
+    pub(in crate::ledger) chain: i64,
+    pub(in crate::ledger) place: u64,
+    pub(in crate::ledger) seal: Vec<u8>,
+}
+
+/// The entry of a row.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct Holder {
+    pub(in crate::ledger) id: Vec<u8>,
+    pub(in crate::ledger) version: i64,
+    pub(in crate::ledger) finish: i64,
+    pub(in crate::ledger) state: i64,
+    pub(in crate::ledger) attempt: u32,
+    pub(in crate::ledger) cause: Option<String>,
+    pub(in crate::ledger) began_ms: i64,
+    pub(in crate::ledger) weak: bool,
+    pub(in crate::ledger) staged: bool,
+    pub(in crate::ledger) principal: String,
+    pub(in crate::ledger) key: Option<String>,
+    pub(in crate::ledger) ledger_id: Option<String>,
+    pub(in crate::ledger) digest: Vec<u8>,
+    pub(in crate::ledger) mark: Vec<u8>,
+    pub(in crate::ledger) operation: String,
+    pub(in crate::ledger) transport: String,
+    pub(in crate::ledger) task: Option<String>,
+    pub(in crate::ledger) staged_for: Option<String>,
+    pub(in crate::ledger) repeats: Option<Vec<u8>>,
+    pub(in crate::ledger) key_sent: bool,
+    pub(in crate::ledger) fingerprint: Vec<u8>,
+    pub(in crate::ledger) policy_revision: Vec<u8>,
+    pub(in crate::ledger) class: String,
+    pub(in crate::ledger) kind: String,
+    pub(in crate::ledger) spent_ms: Option<i64>,
+    pub(in crate::ledger) spent_nonce: Option<Vec<u8>>,
+    pub(in crate::ledger) target: String,
+    pub(in crate::ledger) lookup: Option<String>,
+    pub(in crate::ledger) before: Option<String>,
+}
+
+impl Line {
+    pub(super) fn row(&self) -> Row<'_> {
+        Row {
+            seq: self.seq,
+            entry: &self.entry,
+            previous: self.previous,
+            at_ms: self.at_ms,
+            from: self.from,
+            to: self.to,
+            attempt: self.attempt,
+            cause: self.cause.as_deref(),
+            who: self.who.as_deref(),
+            why: self.why.as_deref(),
+            noted: self.noted.as_deref(),
+            disposition: self.disposition.as_deref(),
+            verdict: self.verdict.as_deref(),
+            upstream_status: self.upstream_status,
+            undo_mark: self.undo_mark.as_deref(),
+            deadline_ms: self.deadline_ms,
+            detail: self.detail.as_deref(),
+        }
+    }
+
+    pub(in crate::ledger) fn told(&self) -> Told<'_> {
+        Told {
+            upstream_id: self.upstream_id.as_deref(),
+            undo: self.undo.as_deref(),
+            compensate: self.compensate.as_deref(),
+            undo_unavailable: self.undo_unavailable.as_deref(),
+            status: self.status,
+            headers: self.headers.as_deref(),
+            body: self.body.as_deref(),
+        }
+    }
+
+    /// What it holds of the call. `None`: the entry holds what a later attempt was made with.
+    pub(in crate::ledger) fn held<T>(&self, with: impl FnOnce(Content<'_>) -> T) -> Option<T> {
+        let holder = self.holder.as_deref();
+        if self.is_begin() {
+            let holder = holder.filter(|holder| holder.attempt <= self.attempt)?;
+            Some(with(Content::Attempt(&holder.attempt())))
+        } else if self.disposition.is_some() {
+            Some(with(Content::Told(&self.told())))
+        } else {
+            Some(with(Content::None))
+        }
+    }
+
+    /// Takes out all that can be taken out.
+    pub(in crate::ledger) fn empty(&mut self) {
+        (self.upstream_id, self.undo, self.compensate) = (None, None, None);
+        (self.undo_unavailable, self.status) = (None, None);
+        (self.headers, self.body) = (None, None);
+        if let Some(holder) = &mut self.holder {
+            holder.target = String::new();
+            (holder.lookup, holder.before) = (None, None);
+        }
+    }
+
+    /// Whether it begins an attempt.
+    pub(in crate::ledger) fn is_begin(&self) -> bool {
+        !self.entry.is_empty() && self.to == State::Begun.code()
+    }
+
+    /// Whether it says what became of an attempt.
+    fn is_finish(&self) -> bool {
+        self.disposition.is_some() || self.cause.as_deref() == Some(Cause::Crash.as_str())
+    }
+}
+
+impl Holder {
+    pub(super) fn first(&self) -> First<'_> {
+        First {
+            id: &self.id,
+            began_ms: self.began_ms,
+            weak: self.weak,
+            staged: self.staged,
+            principal: &self.principal,
+            key: self.key.as_deref(),
+            ledger_id: self.ledger_id.as_deref(),
+            digest: &self.digest,
+            mark: &self.mark,
+            operation: &self.operation,
+            transport: &self.transport,
+            task: self.task.as_deref(),
+            staged_for: self.staged_for.as_deref(),
+            repeats: self.repeats.as_deref(),
+        }
+    }
+
+    pub(in crate::ledger) fn attempt(&self) -> Attempt<'_> {
+        Attempt {
+            key_sent: self.key_sent,
+            fingerprint: &self.fingerprint,
+            policy_revision: &self.policy_revision,
+            class: &self.class,
+            kind: &self.kind,
+            spent_ms: self.spent_ms,
+            spent_nonce: self.spent_nonce.as_deref(),
+            target: &self.target,
+            lookup: self.lookup.as_deref(),
+            before: self.before.as_deref(),
+        }
+    }
+}
+
+/// The first row that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("row {row}{}: {why}", of(*entry))]
+pub struct Broken {
+    /// The chain that it is in.
+    pub chain: i64,
+    /// Its number in the history.
+    pub row: i64,
+    /// The entry that it belongs to.
+    pub entry: Option<EntryId>,
+    /// What is wrong; names no value.
+    pub why: String,
+    /// The key that is needed to go on, if that is all.
+    pub needs: Option<KeyId>,
+}
+
+fn of(entry: Option<EntryId>) -> String {
+    entry.map_or_else(String::new, |entry| format!(" of entry {entry}"))
+}
+
+/// A chain that was followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainState {
+    /// Its number, from 1.
+    pub chain: i64,
+    /// Where it ends.
+    pub head: Head,
+    /// The key of its newest link; `None`: it has none.
+    pub key: Option<KeyId>,
+    /// Whether a part of it was written without a key after one that had one.
+    pub was_weakened: bool,
+}
+
+/// What was found whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Rows that are linked.
+    pub rows: u64,
+    /// Rows from before there was a chain: nothing protects them.
+    pub before: u64,
+    /// Rows whose content retention removed.
+    pub removed: u64,
+    /// Rows of whose content a part was redacted.
+    pub redacted: u64,
+    /// The chains, by number.
+    pub chains: Vec<ChainState>,
+    /// Of the heads that were asked for, those that no chain has or had: rows were cut off.
+    pub missing: Vec<Head>,
+}
+
+struct Followed {
+    key: MacKey,
+    link: Hash,
+    length: u64,
+    was_weakened: bool,
+}
+
+/// Follows the chains of one ledger.
+pub(in crate::ledger) struct Verifier<'a> {
+    keys: &'a Keys,
+    store: &'a [u8],
+    chains: BTreeMap<i64, Followed>,
+    heads: Vec<Head>,
+    verified: Verified,
+    /// Redacted rows: what is left in them, by number.
+    left: BTreeMap<i64, (Hash, Broken)>,
+    /// What redactions say is left, by row.
+    said: BTreeMap<i64, String>,
+    /// The newest row whose content was removed, and what to say of it if nothing says so.
+    removed: Option<(i64, Broken)>,
+    removed_before_ms: Option<i64>,
+    /// Whether it began with the first row.
+    is_whole: bool,
+}
+
+impl<'a> Verifier<'a> {
+    /// Begins with the first row of the ledger of this id. `heads` are looked for on the way.
+    pub(in crate::ledger) fn new(keys: &'a Keys, store: &'a [u8], heads: &[Head]) -> Self {
+        Self {
+            keys,
+            store,
+            chains: BTreeMap::new(),
+            heads: heads.to_vec(),
+            verified: Verified::default(),
+            left: BTreeMap::new(),
+            said: BTreeMap::new(),
+            removed: None,
+            removed_before_ms: None,
+            is_whole: true,
+        }
+    }
+
+    /// Goes on behind a link that is taken as it is; for a look at the end of a chain.
+    pub(in crate::ledger) fn behind(
+        keys: &'a Keys,
+        store: &'a [u8],
+        chain: i64,
+        head: Head,
+        key: MacKey,
+    ) -> Self {
+        let mut verifier = Self::new(keys, store, &[]);
+        let Head { link, length } = head;
+        verifier.chains.insert(chain, Followed { key, link, length, was_weakened: false });
+        verifier.is_whole = false;
+        verifier
+    }
+
+    /// Takes the next row.
+    pub(in crate::ledger) fn take(&mut self, line: &Line) -> Result<(), Broken> {
+        let chain = line.link.as_ref().map_or(0, |linked| linked.chain);
+        let broken = |why: &str| broken(line, chain, why);
+        let Some(linked) = &line.link else {
+            // Chains begin while no row is written that has no link.
+            if self.is_whole && self.chains.is_empty() {
+                self.verified.before += 1;
+                return Ok(());
+            }
+            return Err(broken("it has no link"));
+        };
+        let seal = Seal::from_bytes(&linked.seal).ok_or_else(|| broken("its link is damaged"))?;
+        let seal = line.held(|content| seal.complete(content)).unwrap_or(seal);
+        let is_beginning = line.entry.is_empty() && line.noted.as_deref() == Some(CHAIN);
+        let beginning = is_beginning.then(|| self.beginning(line, chain)).transpose()?;
+        let state = match self.chains.get_mut(&chain) {
+            Some(state) => state,
+            None => {
+                let Some(key) = beginning.clone() else {
+                    return Err(broken("the rows that begin its chain are gone"));
+                };
+                let (link, length) = (NOTHING, 0);
+                let state = Followed { key, link, length, was_weakened: false };
+                self.chains.entry(chain).or_insert(state)
+            }
+        };
+        if linked.place != state.length + 1 {
+            let gap = linked.place.saturating_sub(state.length + 1);
+            return Err(broken(&match gap {
+                0 => "it is not in its place".to_owned(),
+                1 => "a row before it is gone".to_owned(),
+                gap => format!("{gap} rows before it are gone"),
+            }));
+        }
+        if let Some(key) = beginning {
+            state.was_weakened |= key.id().is_none() && state.key.id().is_some();
+            state.key = key;
+        }
+        let is_first = line.from.is_none() && line.is_begin();
+        let holder = line.holder.as_deref();
+        let first = holder.filter(|_| is_first).map(Holder::first);
+        if is_first && first.is_none() {
+            return Err(broken("its entry is gone"));
+        }
+        let mut scratch = Vec::new();
+        let made = link(
+            &state.key,
+            &mut scratch,
+            &state.link,
+            linked.place,
+            &line.row(),
+            first.as_ref(),
+            seal.commitment,
+        );
+        if made != seal.link {
+            return Err(broken(
+                "it, what it holds of the call, or what its entry is known by is not what was \
+                 written, or not in its place",
+            ));
+        }
+        state.link = made;
+        state.length = linked.place;
+        self.verified.rows += 1;
+        let head = Head { link: made, length: linked.place };
+        self.heads.retain(|wanted| *wanted != head);
+        if line.entry.is_empty() {
+            return self.of_the_ledger(line, chain);
+        }
+        if line.noted.as_deref() == Some(Noted::Redaction.as_str()) {
+            let detail = line.detail.as_deref().unwrap_or_default();
+            let redaction: Redaction =
+                serde_json::from_str(detail).map_err(|_| broken("it does not read"))?;
+            for RedactedRow { row, now } in redaction.rows {
+                self.said.insert(row, now);
+            }
+        }
+        let holder = holder.ok_or_else(|| broken("its entry is gone"))?;
+        check_holder(line, holder).map_err(broken)?;
+        self.content(line, holder, seal, chain)
+    }
+
+    /// The key that a row which begins a chain, or changes its key, names.
+    fn beginning(&self, line: &Line, chain: i64) -> Result<MacKey, Broken> {
+        let detail = line.detail.as_deref().unwrap_or_default();
+        let beginning: Beginning =
+            serde_json::from_str(detail).map_err(|_| broken(line, chain, "it does not read"))?;
+        if beginning.chain != chain || beginning.store != super::hex(self.store) {
+            return Err(broken(line, chain, "it begins another ledger's chain"));
+        }
+        let id = match beginning.key.as_deref().map(KeyId::parse) {
+            None => None,
+            Some(None) => return Err(broken(line, chain, "it does not read")),
+            Some(id) => id,
+        };
+        self.keys.named(id).ok_or_else(|| {
+            let why = format!(
+                "from here on the chain is keyed with key {}, which was not given",
+                id.map(|id| id.to_string()).unwrap_or_default()
+            );
+            Broken { needs: id, ..broken(line, chain, &why) }
+        })
+    }
+
+    /// A row that belongs to no entry.
+    fn of_the_ledger(&mut self, line: &Line, chain: i64) -> Result<(), Broken> {
+        match line.noted.as_deref() {
+            Some(CHAIN) => Ok(()),
+            Some(RETENTION) => {
+                let detail = line.detail.as_deref().unwrap_or_default();
+                let retention: Retention = serde_json::from_str(detail)
+                    .map_err(|_| broken(line, chain, "it does not read"))?;
+                let before_ms = Some(retention.removed_before_ms);
+                self.removed_before_ms = self.removed_before_ms.max(before_ms);
+                Ok(())
+            }
+            _ => Err(broken(line, chain, "it belongs to no entry")),
+        }
+    }
+
+    /// What a row holds of the call.
+    fn content(
+        &mut self,
+        line: &Line,
+        holder: &Holder,
+        seal: Seal,
+        chain: i64,
+    ) -> Result<(), Broken> {
+        let broken = |why: &str| broken(line, chain, why);
+        let (attempt, told) = (holder.attempt(), line.told());
+        let content = if line.is_begin() {
+            if holder.attempt > line.attempt {
+                // The entry holds what a later attempt was made with.
+                return Ok(());
+            }
+            Content::Attempt(&attempt)
+        } else if line.disposition.is_some() {
+            Content::Told(&told)
+        } else {
+            return match seal.commitment {
+                None => Ok(()),
+                Some(_) => Err(broken("its link is damaged")),
+            };
+        };
+        let (Some(commitment), Some(rest)) = (seal.commitment, seal.rest) else {
+            return Err(broken("its link is damaged"));
+        };
+        let mut scratch = Vec::new();
+        let first = match rest {
+            Rest::Intact(salt) => inner(&mut scratch, &salt, content),
+            Rest::Redacted(first, _) | Rest::Removed(first) => first,
+        };
+        if outer(&mut scratch, &first, content) != commitment {
+            return Err(broken("what it holds of the call is not what was written"));
+        }
+        match rest {
+            Rest::Intact(_) => {}
+            Rest::Redacted(_, salt) => {
+                let left = inner(&mut scratch, &salt, content);
+                let why = "what it holds of the call was changed, and no redaction says so";
+                self.left.insert(line.seq, (left, broken(why)));
+                self.verified.redacted += 1;
+            }
+            Rest::Removed(_) => {
+                if !content.is_removed() {
+                    return Err(broken("something stands where its content was removed"));
+                }
+                if line.is_begin() && holder.state <= State::Unknown.code() {
+                    return Err(broken("what an open entry needs was removed"));
+                }
+                let why = "what it held of the call was removed, and no retention says so";
+                let newest = self.removed.as_ref().map(|(at_ms, _)| *at_ms);
+                if newest < Some(line.at_ms) {
+                    self.removed = Some((line.at_ms, broken(why)));
+                }
+                self.verified.removed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// After the last row. `stray` is an entry at whose newest step there is no row of it.
+    pub(in crate::ledger) fn end(mut self, stray: Option<EntryId>) -> Result<Verified, Broken> {
+        for (row, (left, broken)) in &self.left {
+            let said = self.said.get(row).and_then(|said| from_hex(said));
+            if said != Some(*left) {
+                return Err(broken.clone());
+            }
+        }
+        if let Some((at_ms, broken)) = self.removed
+            && self.is_whole
+            && self.removed_before_ms.is_none_or(|before_ms| at_ms >= before_ms)
+        {
+            return Err(broken);
+        }
+        let numbers: Vec<i64> = self.chains.keys().copied().collect();
+        for (expected, number) in (1..).zip(&numbers) {
+            if *number != expected && self.is_whole {
+                let why = format!("chain {expected} is gone, whole");
+                return Err(Broken { chain: expected, row: 0, entry: None, why, needs: None });
+            }
+        }
+        if let Some(entry) = stray {
+            let why = "no row of the history is its newest step: rows were cut off".to_owned();
+            return Err(Broken { chain: 0, row: 0, entry: Some(entry), why, needs: None });
+        }
+        self.verified.missing = self.heads;
+        self.verified.chains = self
+            .chains
+            .into_iter()
+            .map(|(chain, state)| ChainState {
+                chain,
+                head: Head { link: state.link, length: state.length },
+                key: state.key.id(),
+                was_weakened: state.was_weakened,
+            })
+            .collect();
+        Ok(self.verified)
+    }
+}
+
+/// Whether an entry stands where its history says.
+fn check_holder(line: &Line, holder: &Holder) -> Result<(), &'static str> {
+    if holder.version < line.seq {
+        return Err("its entry does not know of it");
+    }
+    if holder.attempt < line.attempt || (line.is_finish() && holder.finish < line.seq) {
+        return Err("its entry stands at an earlier step");
+    }
+    if holder.version == line.seq {
+        let is_of_attempt = holder.attempt == line.attempt;
+        if holder.state != line.to || !is_of_attempt {
+            return Err("its entry is not in the state that it says");
+        }
+        let is_told = line.is_finish() || line.cause.as_deref() == Some(Cause::Settled.as_str());
+        if is_told && holder.cause != line.cause {
+            return Err("its entry does not have the cause that it says");
+        }
+    }
+    Ok(())
+}
+
+fn broken(line: &Line, chain: i64, why: &str) -> Broken {
+    let entry = line.holder.as_ref().and_then(|holder| holder.id.as_slice().try_into().ok());
+    Broken {
+        chain,
+        row: line.seq,
+        entry: entry.map(EntryId::from_bytes),
+        why: why.to_owned(),
+        needs: None,
+    }
+}
