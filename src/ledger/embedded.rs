@@ -167,7 +167,9 @@ impl Embedded {
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         file::check_lost(path)?;
         let lock = file::lock(path)?;
+        let claimed = path.exists().then(|| file::claim(path)).transpose()?;
         let (conn, identity) = file::open(path, &options)?;
+        let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
         let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
         if let Err(broken) = verify::tail(store.conn(), &options.keys, &identity.store())? {
@@ -194,6 +196,7 @@ impl Embedded {
             log_bytes: file::log_bytes(path),
             is_over_cap: false,
             lock,
+            claim,
             batch: Batch::default(),
             backlog: VecDeque::new(),
             retry: Retry::new(),

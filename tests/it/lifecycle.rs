@@ -295,17 +295,12 @@ fn idle_connections_leave_descriptors_for_probes_and_for_calls() {
     let mut early = process.agent();
     assert_eq!(early.get("/things").status, 201);
 
-    let open = || {
-        let text = process.telemetry("/metrics").text();
-        let line = text.lines().find(|line| line.starts_with("process_open_fds ")).unwrap();
-        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
-    };
-    let before = open();
+    let before = process.open_files();
 
     // More than there are descriptors; those that are not accepted wait in the kernel's queue.
     let idle: Vec<TcpStream> =
         (0..300).map(|_| TcpStream::connect(process.data).unwrap()).collect();
-    wait::until("connections", || (open() >= before + 30).then_some(()));
+    wait::until("connections", || (process.open_files() >= before + 30).then_some(()));
 
     for probe in ["/livez", "/readyz", "/metrics"] {
         assert_eq!(process.telemetry(probe).status, 200, "{probe}");

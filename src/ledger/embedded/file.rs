@@ -86,6 +86,12 @@ pub(super) fn check_lost(path: &Path) -> Result<(), OpenError> {
         Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
             Err(OpenError::Lost { traces: name(path) })
         }
+        // SQLite takes the index away before the log: an index alone is left by whoever removed the log,
+        // or did not bring it along, and what was in it would be sent again.
+        Ok(_) if beside(path, "-shm").exists() && !beside(path, "-wal").exists() => {
+            let (index, log) = (beside(path, "-shm"), beside(path, "-wal"));
+            Err(OpenError::Lost { traces: format!("{} without {}", name(&index), name(&log)) })
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let beside = TRACES.iter().map(|suffix| beside(path, suffix));
             let traces: Vec<String> =
@@ -97,6 +103,18 @@ pub(super) fn check_lost(path: &Path) -> Result<(), OpenError> {
             }
         }
         Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Takes the lock on the file itself, by whatever name or mount it is reached: the one beside it belongs
+/// to a path, and can be removed. To be held until no connection of this process is left, since closing
+/// any descriptor of the file drops the locks that SQLite holds on it.
+pub(super) fn claim(path: &Path) -> Result<File, OpenError> {
+    let file = File::open(path).map_err(OpenError::Io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io(error)),
     }
 }
 

@@ -79,6 +79,8 @@ pub(super) struct Writer {
     pub(super) is_over_cap: bool,
     /// Held until the thread ends.
     pub(super) lock: File,
+    /// The lock on the file itself; closed after the connection.
+    pub(super) claim: File,
     pub(super) batch: Batch,
     /// Finishes and withdrawals for when the store is back.
     pub(super) backlog: VecDeque<Write>,
@@ -569,8 +571,10 @@ impl Writer {
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
         self.store = None;
         self.shared.set_down(Some(Reason::Closed));
-        if let Err(error) = self.lock.unlock() {
-            tracing::debug!(%error, "the lock went with its file");
+        for lock in [&self.claim, &self.lock] {
+            if let Err(error) = lock.unlock() {
+                tracing::debug!(%error, "the lock went with its file");
+            }
         }
     }
 

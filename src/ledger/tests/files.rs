@@ -28,6 +28,43 @@ async fn h5_a_link_to_a_ledger_is_the_same_ledger() {
 }
 
 #[tokio::test]
+async fn h5_a_ledger_has_one_writer_by_whatever_name_and_without_the_lock_beside_it() {
+    let bench = Bench::new(Store::Embedded);
+    let link = bench.folder().join("link.db");
+    std::fs::hard_link(bench.path(), &link).unwrap();
+    let second = Embedded::open(&link, Options::default(), 1);
+    assert!(matches!(second, Err(OpenError::Locked)), "another name");
+
+    let mut lock = bench.path().into_os_string();
+    lock.push(".lock");
+    std::fs::remove_file(lock).unwrap();
+    let second = Embedded::open(&bench.path(), Options::default(), 1);
+    assert!(matches!(second, Err(OpenError::Locked)), "no lock beside it");
+}
+
+#[tokio::test]
+async fn h6_a_ledger_whose_log_is_gone_is_not_opened_without_it() {
+    let bench = Bench::new(Store::Embedded);
+    bench.started(&Call::default()).await;
+    // As a process leaves it that is killed.
+    let copy = bench.folder().join("copy.db");
+    let beside = |path: &Path, suffix: &str| {
+        let mut path = path.as_os_str().to_owned();
+        path.push(suffix);
+        PathBuf::from(path)
+    };
+    std::fs::copy(bench.path(), &copy).unwrap();
+    std::fs::copy(beside(&bench.path(), "-shm"), beside(&copy, "-shm")).unwrap();
+    let Err(OpenError::Lost { traces }) = Embedded::open(&copy, Options::default(), 1) else {
+        panic!("its entries are gone, and it was opened");
+    };
+    assert!(traces.contains("copy.db-shm without") && traces.contains("copy.db-wal"), "{traces}");
+
+    std::fs::copy(beside(&bench.path(), "-wal"), beside(&copy, "-wal")).unwrap();
+    assert!(Embedded::open(&copy, Options::default(), 1).is_ok());
+}
+
+#[tokio::test]
 async fn folder_and_file_are_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let bench = Bench::new(Store::Embedded);

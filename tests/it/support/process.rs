@@ -259,6 +259,11 @@ impl Process {
     }
 
     /// A probe or the metrics.
+    /// How many descriptors it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// The memory that it has, in MiB.
     pub fn resident_mib(&self) -> i64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
