@@ -181,7 +181,7 @@ fn grouped(pairs: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
 const MAX_FIELDS: usize = 16 * 1024;
 
 fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
-    if bytes.iter().filter(|byte| **byte == b'&').count() >= MAX_FIELDS {
+    if bytes.iter().filter(|byte| matches!(**byte, b'&' | b';')).count() >= MAX_FIELDS {
         return Err(Refusal::InvalidJson("the form has too many fields".to_owned()));
     }
     let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
@@ -189,7 +189,8 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
     if pairs.iter().any(|(name, _)| is_override(name)) {
         return Err(Refusal::MethodOverride);
     }
-    let doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
+    let mut doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
+    doubled.extend(behind_semicolons(&pairs));
     let mut json = String::from("{");
     for (index, (name, values)) in grouped(&pairs).into_iter().enumerate() {
         member(&mut json, index, name);
@@ -216,13 +217,23 @@ fn doubled<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     doubled
 }
 
+/// Names that only readers find which part pairs at `;` too, folded. Nobody else sees them, so a rule
+/// that reads such a name has two readings.
+fn behind_semicolons(pairs: &[(String, String)]) -> Vec<String> {
+    let parts = pairs.iter().flat_map(|(name, value)| {
+        // Of `a;b=1;c=2` the name is `a;b`; of `a=1;b=2` the value is `1;b=2`.
+        name.split(';').skip(1).chain(value.split(';').skip(1))
+    });
+    parts.map(|part| folded(part.split('=').next().unwrap_or_default())).collect()
+}
+
 /// A plain HTTP request, as the policy reads it.
 #[derive(Clone, Debug)]
 pub struct RequestDoc {
     head: Doc,
     /// The body.
     pub body: BodyDoc,
-    /// Query names that come twice but for case, in lower case.
+    /// Query names that come twice but for case, or behind a `;`, folded.
     doubled_query: Vec<String>,
     is_readable: bool,
 }
@@ -274,7 +285,9 @@ impl RequestDoc {
             let mut distinct: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
             distinct.sort_unstable();
             distinct.dedup();
-            doubled(distinct.into_iter())
+            let mut doubled = doubled(distinct.into_iter());
+            doubled.extend(behind_semicolons(&pairs));
+            doubled
         };
         let head = Doc::parse(json);
         is_readable = is_readable && head.is_ok();
@@ -417,6 +430,20 @@ mod tests {
     fn text(doc: &RequestDoc, path: &str) -> Option<String> {
         let scope = Scope { before: None, request: doc.request(), response: None, key: None };
         Path::parse(path).unwrap().resolve(&scope).map(|found| found.to_json().into_owned())
+    }
+
+    #[test]
+    fn a_name_behind_a_semicolon_has_two_readings() {
+        let pairs = |text: &str| pairs(text.as_bytes()).unwrap();
+        for (text, hidden) in [
+            ("a=1&b=2", vec![]),
+            ("a=1;force=true", vec!["force"]),
+            ("a;Force=true&b=1", vec!["force"]),
+            ("a=1;b.c=2;d", vec!["b_c", "d"]),
+            ("a=1&a=x%3Bforce=1", vec!["force"]),
+        ] {
+            assert_eq!(behind_semicolons(&pairs(text)), hidden, "{text}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! which is the safe side. So that a finish does not fail for want of room, the ledger refuses begins
 //! while there is only as much left as finishes may need.
 
+mod echo;
 mod head;
 mod notice;
 mod outcome;

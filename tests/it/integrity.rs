@@ -326,3 +326,42 @@ fn a_sensitive_operation_keeps_no_value_of_its_request_and_no_answer() {
     assert!(!file.windows(6).any(|window| window == b"c4nary"), "no value is in the file");
     assert!(!home.log().contains("c4nary"));
 }
+
+#[test]
+fn an_answer_that_repeats_what_is_sensitive_is_not_kept() {
+    let upstream = Upstream::start(|received| {
+        let answer = match received.text().contains("quiet") {
+            true => r#"{"id":1}"#.to_owned(),
+            false => format!(r#"{{"id":1,"you_said":{}}}"#, received.text()),
+        };
+        Act::json(201, &answer)
+    });
+    let policy = "version: 1\noperations:\n  people.add:\n    match: { http: \"POST /people\" }\n    \
+                  effect: { class: irreversible, kind: create }\n    confirm: caller\n    \
+                  sensitive: [/body/password, /body/cards/0/number]\n";
+    let home = Home::new(policy, upstream.address);
+    let mut process = home.start();
+    let mut agent = process.agent();
+    let mut add = |key: &str, body: &str| {
+        agent.post("/people", &[("idempotency-key", key), ("effect-confirm", "true")], body)
+    };
+    for (key, body, is_kept) in [
+        ("k-1", r#"{"password":"c4n\u0061ry"}"#, false),
+        ("k-2", r#"{"cards":[{"number":4111111111111111}]}"#, false),
+        ("k-3", r#"{"password":"c4nary","mode":"quiet"}"#, true),
+        ("k-4", r#"{"name":"jane"}"#, true),
+    ] {
+        assert_eq!(add(key, body).status, 201);
+        let again = add(key, body);
+        assert_eq!(again.status, if is_kept { 201 } else { 409 }, "{body}: {}", again.text());
+        assert!(is_kept || again.code() == "answer_not_kept");
+    }
+    assert_eq!(upstream.count("POST"), 4);
+
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    let file = std::fs::read(home.ledger()).unwrap();
+    for value in [b"c4nary".as_slice(), b"c4n\\u0061ry", b"4111111111111111"] {
+        assert!(!file.windows(value.len()).any(|window| window == value));
+    }
+}

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
+use super::echo::echoes;
 use super::{Case, is_unfinished};
 use crate::call::digest::{BodyForm, http_mark, tool_mark};
 use crate::contract::assertion::evaluate;
@@ -319,8 +320,11 @@ impl Conclusion {
     pub(super) fn finish(&self, case: &Case, answer: Option<Answer>, now_ms: i64) -> Finish {
         let is_accepted = self.state == State::Accepted;
         // A handle or a question is given to whoever repeats the key meanwhile.
+        let write = case.write();
+        let is_echo = |answer: &Answer| echoes(write.operation(), write.request(), &answer.body);
         let is_kept = (is_accepted || self.state == State::Waiting)
-            && case.write().operation().keeps_bodies();
+            && write.operation().keeps_bodies()
+            && !answer.as_ref().is_some_and(is_echo);
         Finish {
             entry: case.identity.entry,
             attempt: case.identity.attempt,
