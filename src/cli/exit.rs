@@ -119,8 +119,9 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
         ),
         OpenError::Lost { .. } => (
             DATA,
-            "restore it from its backup; to begin with an empty one, which knows no key, no unknown \
-             outcome and no undo, remove what is named",
+            "restore it from a backup with its -wal, which knows nothing of the calls made since: a \
+             repeat of those is sent again; to begin with an empty one, which knows no key, no \
+             unknown outcome and no undo, remove what is named",
         ),
         OpenError::Newer { .. } => (DATA, "use the takeback that wrote it, or a later one"),
         OpenError::Older { .. } => (DATA, "use the takeback that wrote it, or another --ledger"),
@@ -132,6 +133,24 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
             if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
         {
             (DATA, "is it a ledger? keep the file for an inquiry, and give another --ledger")
+        }
+        OpenError::Sql(error)
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) =>
+        {
+            (
+                IO,
+                "make room on the ledger's volume; a running sidecar goes on with reads, a start cannot",
+            )
+        }
+        OpenError::Sql(error)
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) =>
+        {
+            (DATA, "keep the file for an inquiry, and restore it from a backup with its -wal")
+        }
+        OpenError::Sql(error)
+            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::SystemIoFailure) =>
+        {
+            (IO, "look at the ledger's volume: is it there, writable and not full?")
         }
         OpenError::Sql(_) => {
             (IO, "is it a file, not a folder, and may this user read it and what is beside it?")
