@@ -2,6 +2,7 @@
 //! carrier's place, and the places that evidence is read from.
 
 use crate::contract::assertion::{Assertion, Check};
+use crate::contract::json::Value;
 use crate::contract::key::Place;
 use crate::contract::operation::{Deadline, Slot, Target, TimeUnit, Verification};
 use crate::contract::path::{Path, Root, Segment};
@@ -206,14 +207,91 @@ pub(super) fn carrier(reading: &mut Reading<'_>, declared: &Declared<'_>, effect
             .warning("effect/carrier_undeclared", *span, "the catalog declares no such place")
             .help("a key where the vendor does not look protects nothing");
     }
-    let longest = schema
-        .and_then(|schema| interface.schemas.deref(schema))
-        .and_then(|schema| schema.get("maxLength"))
-        .and_then(crate::contract::json::Value::as_i64);
-    if longest.is_some_and(|longest| longest < ENTRY_ID) {
+    let schema = schema.and_then(|schema| interface.schemas.deref(schema));
+    if schema.is_some_and(|schema| !takes_our_ids(schema)) {
         reading
             .error("effect/carrier_too_short", *span, "the catalog's place cannot hold our ids")
-            .help("a call without a key of its own is keyed by its entry id of 36 characters");
+            .help(
+                "a call without a key of its own is keyed by its entry id, 36 characters such as \
+                 01998f2e-5c3a-7b44-9d1e-0a2b4c6d8e0f",
+            );
+    }
+}
+
+/// Whether a schema takes the text of an entry's id (case K5). What it says in a pattern that is more than
+/// one class of characters is not judged.
+fn takes_our_ids(schema: Value<'_>) -> bool {
+    let number = |name| schema.get(name).and_then(Value::as_i64);
+    let is_text = match schema.get("type") {
+        None => true,
+        Some(kind) => {
+            let is_string = |kind: Value<'_>| kind.as_str().is_some_and(|kind| kind == "string");
+            is_string(kind) || kind.elements().any(is_string)
+        }
+    };
+    let pattern = schema.get("pattern").and_then(Value::as_str);
+    is_text
+        && schema.get("enum").is_none()
+        && schema.get("const").is_none()
+        && number("maxLength").is_none_or(|longest| longest >= ENTRY_ID)
+        && number("minLength").is_none_or(|least| least <= ENTRY_ID)
+        && pattern.is_none_or(|pattern| one_class(&pattern).is_none_or(ClassPattern::takes_our_ids))
+}
+
+/// A pattern that is one class of characters from end to end: `^[a-v0-9]{5,1024}$`.
+struct ClassPattern<'p> {
+    class: &'p str,
+    least: usize,
+    most: usize,
+}
+
+fn one_class(pattern: &str) -> Option<ClassPattern<'_>> {
+    let (class, count) = pattern.strip_prefix("^[")?.strip_suffix('$')?.split_once(']')?;
+    if class.starts_with('^') || class.contains(['[', '&', '\\']) {
+        return None;
+    }
+    let (least, most) = match count {
+        "" => (1, 1),
+        "*" => (0, usize::MAX),
+        "+" => (1, usize::MAX),
+        "?" => (0, 1),
+        _ => {
+            let counts = count.strip_prefix('{')?.strip_suffix('}')?;
+            match counts.split_once(',') {
+                None => (counts.parse().ok()?, counts.parse().ok()?),
+                Some((least, "")) => (least.parse().ok()?, usize::MAX),
+                Some((least, most)) => (least.parse().ok()?, most.parse().ok()?),
+            }
+        }
+    };
+    Some(ClassPattern { class, least, most })
+}
+
+impl ClassPattern<'_> {
+    fn takes_our_ids(self) -> bool {
+        let length = usize::try_from(ENTRY_ID).unwrap_or(usize::MAX);
+        self.least <= length
+            && length <= self.most
+            && "0123456789abcdef-".chars().all(|character| self.has(character))
+    }
+
+    fn has(&self, character: char) -> bool {
+        let mut rest = self.class.chars();
+        while let Some(first) = rest.next() {
+            let mut ahead = rest.clone();
+            // A hyphen at the end stands for itself.
+            if ahead.next() == Some('-')
+                && let Some(last) = ahead.next()
+            {
+                if (first..=last).contains(&character) {
+                    return true;
+                }
+                rest = ahead;
+            } else if first == character {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -286,7 +364,7 @@ pub(super) fn deadlines(reading: &mut Reading<'_>, declared: &Declared<'_>, effe
             continue;
         };
         let Some(schema) = interface.response_schemas.deref(schema) else { continue };
-        let format = schema.get("format").and_then(crate::contract::json::Value::as_str);
+        let format = schema.get("format").and_then(Value::as_str);
         if matches!(format.as_deref(), Some("unix-time" | "unix-timestamp" | "timestamp")) {
             reading
                 .warning(
@@ -295,6 +373,43 @@ pub(super) fn deadlines(reading: &mut Reading<'_>, declared: &Declared<'_>, effe
                     format!("`{path}` is in seconds; read as milliseconds it has passed"),
                 )
                 .help("add `unit: s` to the deadline");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::json::Doc;
+
+    #[test]
+    fn k5_a_place_takes_our_ids_if_its_type_lengths_and_alphabet_do() {
+        for (schema, takes) in [
+            ("{}", true),
+            (r#"{"type":"string"}"#, true),
+            (r#"{"type":["null","string"]}"#, true),
+            (r#"{"type":"integer"}"#, false),
+            (r#"{"type":["integer","null"]}"#, false),
+            (r#"{"maxLength":36}"#, true),
+            (r#"{"maxLength":35}"#, false),
+            (r#"{"minLength":5}"#, true),
+            (r#"{"minLength":40}"#, false),
+            (r#"{"enum":["a","b"]}"#, false),
+            (r#"{"const":"a"}"#, false),
+            // Google Calendar's event ids.
+            (r#"{"pattern":"^[a-v0-9]{5,1024}$"}"#, false),
+            (r#"{"pattern":"^[a-v0-9-]{5,1024}$"}"#, true),
+            (r#"{"pattern":"^[A-Za-z0-9_-]+$"}"#, true),
+            (r#"{"pattern":"^[A-Z0-9-]+$"}"#, false),
+            (r#"{"pattern":"^[-0-9a-f]{36}$"}"#, true),
+            (r#"{"pattern":"^[-0-9a-f]{32}$"}"#, false),
+            (r#"{"pattern":"^[-0-9a-f]{40,}$"}"#, false),
+            // More than one class is not judged.
+            (r#"{"pattern":"^key_[0-9]+$"}"#, true),
+            (r#"{"pattern":"[0-9]"}"#, true),
+        ] {
+            let doc = Doc::parse(schema.to_owned()).unwrap();
+            assert_eq!(takes_our_ids(doc.root()), takes, "{schema}");
         }
     }
 }
