@@ -28,8 +28,8 @@ pub type Ask = oneshot::Sender<Told>;
 pub struct Told {
     /// Of the policy's.
     pub reloaded: Reloaded,
-    /// Settings of the process that changed, and hold from its next start.
-    pub restart_needed: Vec<&'static str>,
+    /// Settings of the process that changed, and hold from its next start; or why that would fail.
+    pub settings: Result<Vec<&'static str>, String>,
 }
 
 /// What came of reading the files.
@@ -249,6 +249,8 @@ struct ReloadedJson {
     operations: Option<usize>,
     weakened: Vec<ChangeJson>,
     restart_needed: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_start_fails: Option<String>,
 }
 
 pub(super) async fn reload(State(admin): State<Arc<Admin>>) -> Response {
@@ -261,7 +263,10 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
     let sent = admin.reloads.try_send(ask);
     sent.map_err(|_| busy("other requests to reload are under way"))?;
     let told = answered.await.map_err(|_| busy("the sidecar is going away"))?;
-    let restart_needed = told.restart_needed;
+    let (restart_needed, next_start_fails) = match told.settings {
+        Ok(changed) => (changed, None),
+        Err(fault) => (Vec::new(), Some(fault)),
+    };
     match told.reloaded {
         Reloaded::Applied { revision, operations, weakened } => Ok(ReloadedJson {
             result: if weakened.is_empty() { "applied" } else { "weakened" },
@@ -269,6 +274,7 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
             operations: Some(operations),
             weakened: weakened.iter().map(ChangeJson::of).collect(),
             restart_needed,
+            next_start_fails,
         }),
         Reloaded::Rejected(findings) => Err(Failure {
             status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -282,6 +288,7 @@ async fn reloaded(admin: &Admin) -> Result<ReloadedJson, Failure> {
             operations: None,
             weakened: Vec::new(),
             restart_needed,
+            next_start_fails,
         }),
     }
 }

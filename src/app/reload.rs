@@ -142,12 +142,12 @@ impl Reader {
         thread.spawn(move || {
             while let Ok((why, done)) = asked.recv() {
                 let reloaded = guarded(|| self.read(why)).unwrap_or_else(|| self.failed());
-                let restart_needed = match why {
+                let settings = match why {
                     Why::Asked => self.settings(),
-                    Why::Polled => Vec::new(),
+                    Why::Polled => Ok(Vec::new()),
                 };
                 // The runtime may have ended.
-                let _gone = done.send(Told { reloaded, restart_needed });
+                let _gone = done.send(Told { reloaded, settings });
             }
         })?;
         Ok(jobs)
@@ -169,9 +169,9 @@ impl Reader {
     }
 
     /// Says which settings of the process changed since it started.
-    fn settings(&self) -> Vec<&'static str> {
+    fn settings(&self) -> Result<Vec<&'static str>, String> {
         match self.source.changed() {
-            Ok(changed) if changed.is_empty() => changed,
+            Ok(changed) if changed.is_empty() => Ok(changed),
             Ok(changed) => {
                 let settings = changed.join(", ");
                 tracing::warn!(
@@ -179,7 +179,7 @@ impl Reader {
                     settings,
                     "settings changed; they hold from the next start"
                 );
-                changed
+                Ok(changed)
             }
             Err(errors) => {
                 for error in errors.0.iter().take(MAX_LINES) {
@@ -190,7 +190,8 @@ impl Reader {
                         error.message
                     );
                 }
-                Vec::new()
+                let first = errors.0.first();
+                Err(first.map_or_else(String::new, |e| format!("{}: {}", e.origin, e.message)))
             }
         }
     }

@@ -230,6 +230,7 @@ fn settings_that_change_are_named_and_hold_from_the_next_start() {
     std::fs::write(&file, changed).unwrap();
     let (_, told) = home.admin("POST", "/api/v1/reload");
     assert_eq!(told["restart_needed"], serde_json::json!(["drain.min_ms", "limits.inflight"]));
+    assert_eq!(told.get("next_start_fails"), None);
 
     process.signal(Signal::HUP);
     wait::until("the log", || {
@@ -239,6 +240,8 @@ fn settings_that_change_are_named_and_hold_from_the_next_start() {
     std::fs::write(&file, "limits: { inflght: 6 }\n").unwrap();
     let (_, told) = home.admin("POST", "/api/v1/reload");
     assert_eq!(told["restart_needed"], serde_json::json!([]));
+    let fault = told["next_start_fails"].as_str().unwrap();
+    assert!(fault.contains("config.yaml:1:") && fault.contains("inflght"), "{fault}");
     assert!(home.log().contains("config_rejected"), "{}", home.log());
     assert!(home.log().contains("limits.inflight"), "{}", home.log());
 }
