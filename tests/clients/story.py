@@ -86,7 +86,9 @@ def asked(client, sends_meta, keeps_connection):
     else:
         told_how_to_confirm(again, "everything.logging")
         assert "made before and accepted" in again.error["message"], again
-        was_made(client.call(WRITE, {"confirm": again.token}), "Stopped")
+        # The tool is a switch of its session.
+        made = "Stopped" if keeps_connection else "Started"
+        was_made(client.call(WRITE, {"confirm": again.token}), made)
         is_alive(client, "after a write confirmed by an argument")
 
     undeclared = client.call("get-sum", {"a": 1, "b": 2})
