@@ -264,7 +264,7 @@ fn contract_3_a_lost_ledger_is_not_replaced_and_its_help_says_what_to_do() {
 
     assert!(home.start_under(&[]).is_none(), "{}", home.log());
 
-    assert!(home.log().contains("restore it from its backup"), "{}", home.log());
+    assert!(home.log().contains("restore it from a backup"), "{}", home.log());
     assert!(!home.ledger().exists());
     let (code, text) = home.run(&["ledger", "list", "--limit", "0"]);
     assert_eq!(code, Some(64), "{text}");
