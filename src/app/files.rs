@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::config::secure::read_lines;
+use crate::config::secure::{Loaded, read_lines};
 use crate::metrics::{Metrics, ServedFile};
 use crate::reread::{Contents, Reread, Seen};
 use crate::tasks::Tasks;
@@ -34,30 +34,33 @@ pub(super) struct Files {
     metrics: Metrics,
 }
 
+/// A watch of what was read at the start.
+fn watch<T>(
+    file: ServedFile,
+    loaded: &Loaded<T>,
+    apply: impl FnMut(&Contents) -> Result<(), String> + Send + 'static,
+) -> (ServedFile, Reread) {
+    (file, Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply))
+}
+
 /// The files that a configuration names.
 pub(super) fn watched(config: &Config, metrics: &Metrics) -> Files {
     let mut files = Vec::new();
     if let Some(loaded) = &config.tls {
         let tls = Arc::clone(&loaded.value);
         let apply = move |contents: &_| tls.replace(contents).map_err(|error| error.to_string());
-        let file = ServedFile::ServerCertificate;
-        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
-        files.push((file, reread));
+        files.push(watch(ServedFile::ServerCertificate, loaded, apply));
     }
     let admin = config.admin_network.as_ref().and_then(|network| network.tls.as_ref());
     if let Some(loaded) = admin {
         let tls = Arc::clone(&loaded.value);
         let apply = move |contents: &_| tls.replace(contents).map_err(|error| error.to_string());
-        let file = ServedFile::AdminCertificate;
-        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
-        files.push((file, reread));
+        files.push(watch(ServedFile::AdminCertificate, loaded, apply));
     }
     if let Some(loaded) = config.upstream.tls.as_ref().filter(|loaded| !loaded.paths.is_empty()) {
         let tls = Arc::clone(&loaded.value);
         let apply = move |contents: &_| tls.replace(contents).map_err(|error| error.to_string());
-        let file = ServedFile::UpstreamCertificate;
-        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
-        files.push((file, reread));
+        files.push(watch(ServedFile::UpstreamCertificate, loaded, apply));
     }
     if let Some(loaded) = &config.upstream.headers {
         let injected = loaded.value.clone();
@@ -69,17 +72,13 @@ pub(super) fn watched(config: &Config, metrics: &Metrics) -> Files {
             injected.replace(lines);
             Ok(())
         };
-        let file = ServedFile::UpstreamHeaders;
-        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
-        files.push((file, reread));
+        files.push(watch(ServedFile::UpstreamHeaders, loaded, apply));
     }
     if let Some(loaded) = &config.principal.keys_file {
         let jwt = Arc::clone(&loaded.value);
         let apply =
             move |contents: &Contents| jwt.replace(contents.at(0).1).map_err(|e| e.to_string());
-        let file = ServedFile::TokenKeys;
-        let reread = Reread::new(file.as_str(), loaded.paths.clone(), &loaded.contents, apply);
-        files.push((file, reread));
+        files.push(watch(ServedFile::TokenKeys, loaded, apply));
     }
     let fetch = config.principal.keys_url.clone().zip(config.principal.sources.jwt.clone());
     let fetch = fetch.and_then(|(url, jwt)| {
