@@ -193,6 +193,16 @@ pub(super) async fn asked(
     read(status, &bytes)
 }
 
+/// As [`asked`], as the text that came: numbers in it are what the sidecar wrote.
+pub(super) async fn asked_for_text(
+    socket: &Path,
+    method: Method,
+    path: &str,
+) -> Result<Bytes, Failure> {
+    let (status, bytes) = ask(socket, method, path, None).await.map_err(unreached)?;
+    read(status, &bytes).map(|_| bytes)
+}
+
 /// What a command waits in.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

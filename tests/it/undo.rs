@@ -244,3 +244,68 @@ fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_
     let (code, text) = home.run(&["undo", "run", "--task", "x", "--through", "ftp://x"]);
     assert_eq!(code, Some(64), "{text}");
 }
+
+/// A gateway of tools: makes notes with an id that no float holds, and deletes them.
+fn tools() -> Upstream {
+    Upstream::start(|received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap_or_default();
+        let method = message["method"].as_str().unwrap_or_default();
+        let result = match (method, message["params"]["name"].as_str()) {
+            ("initialize", _) => r#"{"protocolVersion":"2025-06-18","capabilities":{}}"#,
+            ("notifications/initialized", _) => return Act::with(202, &[], ""),
+            ("tools/list", _) => r#"{"tools":[{"name":"create_note"},{"name":"delete_note"}]}"#,
+            ("tools/call", Some("create_note")) => {
+                r#"{"content":[],"structuredContent":{"id":123456789012345678901234567890}}"#
+            }
+            ("tools/call", _) => r#"{"content":[],"structuredContent":{"gone":true}}"#,
+            _ => {
+                let error = format!(
+                    r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32601,"message":"no"}}}}"#,
+                    message["id"]
+                );
+                return Act::json(404, &error);
+            }
+        };
+        Act::json(200, &format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, message["id"]))
+    })
+}
+
+#[test]
+fn c_12_what_a_tool_did_is_taken_back_by_the_tool_that_its_report_names() {
+    let upstream = tools();
+    let policy = r#"
+version: 1
+operations:
+  notes.create:
+    match: { tool: create_note }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: notes.delete, arguments: { id: response.id } }
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+"#;
+    let home = Home::new(policy, upstream.address);
+    let process = home.start();
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"create_note","arguments":{"t":"x"},"_meta":{"takeback/task":"M"}}}"#;
+    let accept = [("accept", "application/json, text/event-stream")];
+    let made = process.agent().post("/mcp", &accept, call).json();
+    assert_eq!(made["result"]["_meta"]["effect"]["outcome"], "accepted", "{made}");
+    settled(&home);
+
+    let (code, text) = home.run(&["undo", "plan", "--task", "M"]);
+    assert!(code == Some(0) && text.contains("inverse: delete_note"), "{text}");
+    let (code, text) = home.run(&["undo", "plan", "--task", "M", "--format", "json"]);
+    assert!(code == Some(0) && text.contains(":123456789012345678901234567890"), "{text}");
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "M", "--through", &through, "--yes"];
+    let (code, lines) = json(&home, &run);
+
+    assert_eq!((code, words(&lines, "result")), (Some(0), vec![("notes.create", "undone")]));
+    let last = upstream.last().text();
+    assert!(last.contains("\"delete_note\""), "{last}");
+    assert!(last.contains(":123456789012345678901234567890"), "{last}");
+    settled(&home);
+    assert_eq!(home.query("SELECT state FROM entries ORDER BY entry LIMIT 1"), ["undone"]);
+}
