@@ -19,6 +19,7 @@ use super::{Edge, Voice};
 use crate::call::payload::{self, Body, CollectError};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
+use crate::contract::class::Class;
 use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::report::{MAX_HEADER, Report, header_of};
@@ -28,6 +29,7 @@ use crate::mcp::clients::Client;
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
+use crate::mcp::sessions::SESSION;
 use crate::pipeline::ask::{Cursor, Whole, whole};
 use crate::pipeline::session;
 use crate::pipeline::settle::json_response;
@@ -95,7 +97,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         };
         let principal = self.cx.shared.principal(&head);
         let clients = &self.cx.shared.mcp.clients;
-        // A second time only if the upstream has forgotten the session: nothing ran then.
+        // A second time only if the upstream has forgotten the session before a call was sent, or the
+        // call is a read.
         for is_last in [false, true] {
             let in_use = session::client(&self.ask, &head, &principal, self.mcp_path()).await;
             let in_use = match in_use {
@@ -131,9 +134,13 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             let answered = self.pipeline.run(Box::new(call)).await;
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
-            if is_forgotten && !is_last {
+            if is_forgotten {
                 clients.forget(&principal.credential, client);
-                continue;
+                // A write was sent, whatever its upstream says of it: only its caller sends it again.
+                let is_read = matches!(&answered, Ok(reply) if reply.class == Class::Read);
+                if is_read && !is_last {
+                    continue;
+                }
             }
             let told = self.told(answered, &own_head, &principal, &id, permit, peer, began);
             return told.await;
@@ -271,9 +278,35 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 let response = std::mem::take(&mut reply.response);
                 let (parts, body) = response.into_parts();
                 let status = parts.status;
+                let in_header = parts.headers.get(&self.cx.shared.settings.report_header).cloned();
                 let answer = self.read_whole(head, principal, &parts, body, id).await;
-                reply.response = rest_answer(status, answer.as_ref());
-                reply.report = Some(report_of(answer.as_ref()));
+                let has_message = answer.as_ref().is_some_and(|answer| match answer.kind() {
+                    AnswerKind::Unreadable(_) | AnswerKind::WrongId { .. } => false,
+                    AnswerKind::Error { .. }
+                    | AnswerKind::InputRequired
+                    | AnswerKind::Result { .. }
+                    | AnswerKind::Task => true,
+                });
+                let is_forgotten = status == StatusCode::NOT_FOUND
+                    && head.headers.contains_key(SESSION)
+                    && !has_message;
+                reply.response = match (&answer, reply.class) {
+                    _ if is_forgotten => error_response(
+                        StatusCode::BAD_GATEWAY,
+                        "upstream_unavailable",
+                        "The upstream answered 404, as one does that has forgotten the session of \
+                         this route; another one is had for the next call. What became of this one \
+                         stands in the report.",
+                    ),
+                    (None, Class::Read) => error_response(
+                        StatusCode::BAD_GATEWAY,
+                        "answer_lost",
+                        "The answer of the read could not be read. It may be sent again.",
+                    ),
+                    (answer, _) => rest_answer(status, answer.as_ref()),
+                };
+                let report = report_of(answer.as_ref()).or(in_header);
+                reply.report = report.or_else(|| Some(Report::default().to_header(MAX_HEADER)));
                 Ok(reply)
             }
         };
@@ -282,15 +315,12 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
 }
 
 /// The report in an answer, as a header.
-fn report_of(answer: Option<&Answer>) -> HeaderValue {
+fn report_of(answer: Option<&Answer>) -> Option<HeaderValue> {
     let root = answer.and_then(Answer::doc).map(Doc::root);
     let result = root.and_then(|root| root.get("result")).and_then(|result| result.get("_meta"));
     let error = root.and_then(|root| root.get("error")).and_then(|error| error.get("data"));
-    let report = result.or(error).and_then(|holder| holder.get("effect"));
-    match report {
-        Some(report) => header_of(report.raw(), MAX_HEADER),
-        None => Report::default().to_header(MAX_HEADER),
-    }
+    let report = result.or(error).and_then(|holder| holder.get("effect"))?;
+    Some(header_of(report.raw(), MAX_HEADER))
 }
 
 /// The tool's data, or the error, with a status for its code.

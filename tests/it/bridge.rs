@@ -29,9 +29,16 @@ operations:
 
 /// An upstream of one era. The first session is forgotten after its second call where `forgets` says.
 fn upstream(is_modern: bool, forgets: bool) -> Upstream {
+    Upstream::start(upstream_script(is_modern, forgets))
+}
+
+fn upstream_script(
+    is_modern: bool,
+    forgets: bool,
+) -> impl Fn(&crate::support::upstream::Received) -> Act + Send + Sync + 'static {
     let sessions = AtomicUsize::new(0);
     let calls = AtomicUsize::new(0);
-    Upstream::start(move |received| {
+    move |received| {
         if received.target != "/mcp" {
             return Act::json(200, r#"{"plain":true}"#);
         }
@@ -79,7 +86,7 @@ fn upstream(is_modern: bool, forgets: bool) -> Upstream {
                 Act::json(200, &answer(result))
             }
         }
-    })
+    }
 }
 
 fn methods(upstream: &Upstream) -> Vec<String> {
@@ -144,13 +151,17 @@ fn a_session_is_of_one_credential_and_is_made_anew_when_it_is_forgotten() {
         agent.post("/call/create_note", &[("authorization", bearer)], &body)
     };
 
-    let statuses = [
-        call(&mut agent, "Bearer a", "1").status,
-        call(&mut agent, "Bearer a", "2").status,
-        call(&mut agent, "Bearer b", "3").status,
-    ];
+    let first = call(&mut agent, "Bearer a", "1");
+    let forgotten = call(&mut agent, "Bearer a", "2");
+    let statuses =
+        [call(&mut agent, "Bearer a", "2").status, call(&mut agent, "Bearer b", "3").status];
 
-    assert_eq!(statuses, [200, 200, 200]);
+    // What was sent is not sent again by itself, and is told as what it is.
+    assert_eq!((first.status, forgotten.status), (200, 502));
+    assert_eq!(forgotten.code(), "upstream_unavailable");
+    assert_eq!(forgotten.report()["outcome"], "rejected");
+    assert_eq!(forgotten.report()["operation"], "notes.create");
+    assert_eq!(statuses, [200, 200]);
     let sent: Vec<_> =
         upstream.received().into_iter().filter(|r| r.text().contains("tools/call")).collect();
     let seen: Vec<_> = sent
@@ -160,6 +171,36 @@ fn a_session_is_of_one_credential_and_is_made_anew_when_it_is_forgotten() {
     let expected = [("Bearer a", "s0"), ("Bearer a", "s0"), ("Bearer a", "s1"), ("Bearer b", "s2")];
     assert_eq!(seen, expected);
     sidecar.wait_entries(&[("accepted", ""), ("rejected", ""), ("accepted", ""), ("accepted", "")]);
+}
+
+#[test]
+fn a_write_that_was_answered_with_404_is_sent_once_and_is_no_refusal() {
+    for body in [
+        "no such session",
+        r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"note 5 not found"}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"id":"n1"}}}"#,
+    ] {
+        let normal = upstream_script(false, false);
+        let upstream = Upstream::start(move |received| {
+            let message: Value = serde_json::from_slice(&received.body).unwrap_or_default();
+            if message["method"] != "tools/call" {
+                return normal(received);
+            }
+            let body = body.replace("ID", &message["id"].to_string());
+            let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+            Act::with(404, &[("content-type", kind)], &body)
+        });
+        let sidecar = Sidecar::start(POLICY, &upstream);
+
+        let answer =
+            sidecar.agent().post("/call/create_note", &[], r#"{"arguments":{"text":"x"}}"#);
+
+        assert_eq!(answer.report()["operation"], "notes.create", "{body}");
+        assert_eq!(answer.report().get("refused"), None, "{body}: {}", answer.text());
+        assert!(answer.report()["entry"].is_string(), "{body}");
+        let calls = methods(&upstream).into_iter().filter(|method| method == "tools/call").count();
+        assert_eq!((calls, sidecar.entries().len()), (1, 1), "{body}");
+    }
 }
 
 #[test]
