@@ -38,6 +38,11 @@ pub mod code {
     pub const URL_ELICITATION: i64 = -32042;
 }
 
+/// Whether a text holds this one, to see without parsing that a message cannot concern us.
+pub fn holds(text: &[u8], needle: &str) -> bool {
+    memchr::memmem::find(text, needle.as_bytes()).is_some()
+}
+
 /// The members of an envelope that have a meaning.
 const ENVELOPE: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
 

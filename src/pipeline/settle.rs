@@ -43,6 +43,7 @@ use crate::mcp::Era;
 use crate::mcp::jsonrpc::Id;
 use crate::metrics::{Decision, OperationMetrics};
 use crate::upstream::{LostReason, Sent};
+use head::is_open_ended;
 pub use head::{
     Asked, is_encoded, is_event_stream, json_response, pass_headers, passed, void_old_body,
 };
@@ -163,6 +164,7 @@ impl Case {
             }
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
+                let is_open_ended = is_open_ended(&parts, &body);
                 let head = &self.write().head;
                 let (authority, is_tls) = (head.authority.as_ref(), head.origin.is_tls);
                 pass_headers(&self.shared, &mut parts, Asked { authority, is_tls });
@@ -171,7 +173,9 @@ impl Case {
                     Form::Http { .. } if is_grpc(&parts.headers) => {
                         self.grpc_answer(parts, body, elapsed).await
                     }
-                    Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
+                    Form::Http { .. } => {
+                        self.http_answer(parts, body, is_open_ended, elapsed).await
+                    }
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
                 }
             }

@@ -6,8 +6,9 @@
 //! where nothing else goes on it. The status of the stream is out
 //! by then, so what the upstream answers with another status comes as a JSON-RPC error.
 //!
-//! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the refusal
-//! that a client gets which cannot be asked ends the stream.
+//! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the
+//! refusal that a client gets which cannot be asked ends the stream; so it does when the session or
+//! the process ends first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -201,12 +202,15 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let request = asked.request(&question.message, modes);
         sender.reserve().await?.send(event(&request));
         tokio::select! {
-            // Dropped by another branch: the client has left or cancelled, and its answer matters no more.
+            biased;
+            // Dropped by another branch: the client has left or cancelled, or the process ends, and
+            // its answer matters no more.
             heard = tokio::time::timeout(shared.settings.mcp.question, asked.answer()) => {
                 Some(heard.ok().flatten().unwrap_or(Outcome::Unavailable))
             }
             () = sender.closed() => None,
             () = flight.over(Duration::ZERO) => None,
+            () = shared.tasks.hurried() => Some(Outcome::Unavailable),
         }
     }
 

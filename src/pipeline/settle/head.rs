@@ -102,6 +102,16 @@ pub fn passed(shared: &Shared, body: Body) -> Body {
     body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
 }
 
+/// Whether an answer ends where its connection does: it says neither how long it is nor where it
+/// ends, so that a cut looks like its end. `parts` are the upstream's own.
+pub(super) fn is_open_ended(parts: &Parts, body: &Body) -> bool {
+    use http_body::Body as _;
+    parts.version < http::Version::HTTP_2
+        && !parts.headers.contains_key(header::CONTENT_LENGTH)
+        && !parts.headers.contains_key(header::TRANSFER_ENCODING)
+        && !body.is_end_stream()
+}
+
 /// Whether an answer is a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("text/event-stream")

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response};
 use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
 use super::notice::Notice;
 use crate::call::Payload;
-use crate::call::payload::{Body, Prefix, collect_prefix};
+use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Class;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::body::{essence, is_json};
@@ -132,12 +132,23 @@ impl About {
     ) -> Response<Body> {
         let report = self.json();
         let reports = shared.settings.mcp.reports;
+        let in_header = |mut parts: Parts| {
+            let name = shared.settings.report_header.clone();
+            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
+            parts
+        };
         if is_event_stream(&parts.headers) {
+            // An event that cannot be read passes, and the head is out by then.
+            let parts = in_header(parts);
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            let odd = Notice::ReadLost(LostReason::Protocol).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
                 reports,
-                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
+                at_answer: Box::new(move |answer, _| match answer.has_odd_meta() {
+                    true => Rewrite::Data(odd.into()),
+                    false => Rewrite::Report(report, reports),
+                }),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
@@ -145,25 +156,31 @@ impl About {
             };
             let tasks = shared.tasks.clone();
             let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-            return stream::read_answer(parts, body, watched, stop);
+            let limit = shared.settings.limits.response_body_bytes;
+            return stream::read_answer(parts, body, watched, limit, stop);
         }
-        let in_header = |mut parts: Parts| {
-            let name = shared.settings.report_header.clone();
-            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
-            parts
-        };
         if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
             return Response::from_parts(in_header(parts), body);
         }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
-            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
+            // Nothing of it has gone out, so that it can still be said.
+            Prefix::Partial { why: Partial::Broken, .. } => {
+                Notice::ReadLost(LostReason::Reset).result(id, era, &report)
+            }
+            Prefix::Partial { why: Partial::Idle, .. } => {
+                Notice::ReadLost(LostReason::HeadTimeout).result(id, era, &report)
+            }
+            Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => {
+                Response::from_parts(in_header(parts), body)
+            }
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = Answer::read(parts.status.as_u16(), bytes, id);
                 let is_unread = matches!(answer.kind(), Kind::Unreadable(_) | Kind::WrongId { .. });
-                // A report in there would pass as ours to a laxer reader.
-                if is_unread && stream::names(collected.bytes(), "effect") {
+                // A report in there would pass as ours to a laxer reader, or finds no place.
+                let is_odd = is_unread && stream::names(collected.bytes(), "effect");
+                if is_odd || answer.has_odd_meta() {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
                 spliced(shared, parts, &answer, &report, reports, collected)
