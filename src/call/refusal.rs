@@ -163,7 +163,7 @@ pub enum Refusal {
     Framing(&'static str),
     /// `Host` is missing, doubled, or not the target's.
     Host(&'static str),
-    /// The same call is being made.
+    /// The same call is under way: it is being made, or waits for what it asked for.
     InFlight(EntryId),
     /// A member of `_meta` that is ours is malformed.
     InvalidMeta(&'static str),
@@ -379,20 +379,20 @@ impl Refusal {
                     Level::None | Level::Caller | Level::Challenge => Turn::AgentConfirm,
                 }
             }
+            Self::NoSession(401 | 403) => Turn::Operator,
             Self::BeforeUnread(_)
             | Self::Draining
             | Self::InFlight(_)
             | Self::BodySlow
             | Self::TooEarly
+            | Self::NoSession(_)
             | Self::Overloaded
             | Self::PolicyChanged
             | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
-            Self::BreaksSignature(_)
-            | Self::LedgerUnavailable
-            | Self::Loop
-            | Self::NoSession(_)
-            | Self::Undeclared => Turn::Operator,
+            Self::BreaksSignature(_) | Self::LedgerUnavailable | Self::Loop | Self::Undeclared => {
+                Turn::Operator
+            }
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
             | Self::AnswerNotKept(..)
@@ -554,8 +554,9 @@ impl Refusal {
             Self::Framing(what) => format!("The message's framing is refused: {what}."),
             Self::Host(what) => format!("The request names its host badly: {what}."),
             Self::InFlight(entry) => format!(
-                "The same call is being made (entry {entry}). Wait for its answer, or send the \
-                 same call with the same key again to get it."
+                "The same call is under way (entry {entry}). Wait for its answer or, if it asked \
+                 for input or is a task, go on with that; the same call with the same key gets \
+                 what it was answered."
             ),
             Self::InvalidJson(fault) => format!("The body cannot be read as JSON: {fault}."),
             Self::InvalidKey(fault) => format!("{fault}."),
@@ -591,7 +592,8 @@ impl Refusal {
                 format!(
                     "The same call was made before and its answer was lost, so it may have \
                      happened (entry {entry}). It is not made again until the entry is settled. \
-                     {how}; a person settles it with `takeback settle {entry} accepted|rejected`."
+                     {how}; a person settles it with `takeback settle {entry} accepted --why \
+                     TEXT`, or `rejected`."
                 )
             }
             Self::Overloaded => "Too many calls at once. Send the call again.".to_owned(),
@@ -612,7 +614,9 @@ impl Refusal {
             Self::NoSession(401 | 403) => "The upstream does not let this caller in. Send the \
                  credential that it takes."
                 .to_owned(),
-            Self::NoSession(_) => "No session could be had with the upstream.".to_owned(),
+            Self::NoSession(_) => "The upstream gave no session, or did not list its tools. The \
+                 call may be sent again later."
+                .to_owned(),
             Self::ToolUnseen => "A key goes into an argument of this call, and the upstream does \
                  not list the tool, so that the headers which mirror its arguments are not known. \
                  The call may be sent again later."

@@ -387,6 +387,14 @@ impl<R> Select<R> {
             }
             would = would.or(Some(Refusal::AmbiguousMember.code()));
         }
+        // A state counts for the call that it was given for: with another one the upstream would be
+        // told to go on with what it does not belong to (standards MCP-34).
+        if chosen.class == Class::Read && state.open.is_some() {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::StateInvalid));
+            }
+            would = would.or(Some(Refusal::StateInvalid.code()));
+        }
         if chosen.class == Class::Read {
             let payload = Payload::Mcp(call);
             return Ok(self.read(head, control, payload, permit, chosen, would));
@@ -453,14 +461,16 @@ impl<R> Select<R> {
             }
             Some(_) | None => Some(operation.fingerprint),
         };
-        if let Some(open) = state.open
-            && Some(open.operation) == begun_as
-        {
+        if let Some(open) = state.open {
             let first = digest_of(Rounds::Ignore);
             let whole = if control.stage { first.staged().whole } else { first.whole };
-            if whole == open.digest {
+            if Some(open.operation) == begun_as && whole == open.digest {
                 digest = first;
                 continues = Some(open.entry);
+            } else if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::StateInvalid));
+            } else {
+                would = would.or(Some(Refusal::StateInvalid.code()));
             }
         }
         let form = Form::Mcp { call, ignored };
