@@ -12,7 +12,7 @@ use http::{HeaderMap, Request, header};
 use http_body::{Body as _, SizeHint};
 
 use super::step::Stage;
-use super::{Attempt, Form, Read, Shared, Write};
+use super::{Agent, Attempt, Form, Read, Shared, Write};
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Payload};
@@ -68,7 +68,7 @@ impl Stage<Attempt> for Dispatch {
                 let carried = recorded.carried();
                 let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
                 let wire = carried.wire.clone();
-                let flight = self.flight(&carried.fresh.write);
+                let flight = self.flight(&carried.fresh.write, recorded.agent());
                 (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
             }
         };
@@ -109,13 +109,13 @@ impl Stage<Attempt> for Dispatch {
 
 impl Dispatch {
     /// A write that its client can cancel: one of a session.
-    fn flight(&self, write: &Write) -> Option<Flight> {
+    fn flight(&self, write: &Write, agent: &Agent) -> Option<Flight> {
         let Form::Mcp { call, .. } = &write.form else { return None };
         if call.era() != Era::Legacy || !write.head.headers.contains_key(SESSION) {
             return None;
         }
         let session = self.shared.session(&write.head, &write.principal);
-        Some(self.shared.mcp.flights.begin(session, call.id().clone()))
+        Some(self.shared.mcp.flights.begin(session, call.id().clone(), agent.flag()))
     }
 
     /// Sends, and waits for a shorter time once the call was cancelled: what may have happened has an

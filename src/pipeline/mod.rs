@@ -582,9 +582,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Whether the connection's future was dropped.
+    /// Whether the connection's future was dropped, or the client has cancelled the call.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// What says so.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.gone)
     }
 
     /// A guard that says so when it is dropped.

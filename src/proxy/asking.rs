@@ -190,7 +190,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let mut random = [0; 16];
         fill_random(&mut random);
         // A client that cancels the call takes it back before it was made.
-        let flight = shared.mcp.flights.begin(session.clone(), id.clone());
+        let flight = shared.mcp.flights.begin(session.clone(), id.clone(), Arc::default());
         let Some(mut asked) = shared.mcp.questions.ask(session, random) else {
             return Some(Outcome::Unavailable);
         };
