@@ -193,13 +193,9 @@ pub(super) async fn asked(
     read(status, &bytes)
 }
 
-/// As [`asked`], as the text that came: numbers in it are what the sidecar wrote.
-pub(super) async fn asked_for_text(
-    socket: &Path,
-    method: Method,
-    path: &str,
-) -> Result<Bytes, Failure> {
-    let (status, bytes) = ask(socket, method, path, None).await.map_err(unreached)?;
+/// Asks for something; its text, in which numbers are as they were written.
+pub(super) async fn fetched(socket: &Path, path: &str) -> Result<Bytes, Failure> {
+    let (status, bytes) = ask(socket, Method::GET, path, None).await.map_err(unreached)?;
     read(status, &bytes).map(|_| bytes)
 }
 

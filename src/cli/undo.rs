@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 use super::exit::{self, Failure, with_help};
 use super::out::{self, Cell, Colour};
-use super::remote::{asked, asked_for_text, runtime};
+use super::remote::{asked, fetched, runtime};
 use super::{Format, entry_id};
 use crate::admin::client::exchange;
 use crate::call::payload::Body;
@@ -67,8 +67,7 @@ pub(super) struct Run<'a> {
 #[derive(Debug, serde::Deserialize)]
 struct Plan {
     truncated: bool,
-    /// Each as the sidecar wrote it, which is shown so.
-    entries: Vec<Box<RawValue>>,
+    entries: Vec<Planned>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -85,48 +84,30 @@ struct Planned {
     call: Option<Call>,
 }
 
+/// An HTTP request, or a tool's call. Not an enum of both: serde reads those through a form in which
+/// a value's own text is gone.
 #[derive(Debug, serde::Deserialize)]
-#[serde(try_from = "Fields")]
-enum Call {
-    Http { method: String, target: String, headers: Vec<(String, String)>, body: Option<String> },
-    Tool { tool: String, arguments: Box<RawValue> },
-}
-
-/// A call as it is written: of one form, which an untagged enum could not tell without taking the
-/// arguments apart.
-#[derive(Debug, serde::Deserialize)]
-struct Fields {
-    method: Option<String>,
-    target: Option<String>,
+#[serde(deny_unknown_fields)]
+struct Call {
+    #[serde(default)]
+    method: String,
+    #[serde(default)]
+    target: String,
     #[serde(default)]
     headers: Vec<(String, String)>,
+    #[serde(default)]
     body: Option<String>,
+    #[serde(default)]
     tool: Option<String>,
+    #[serde(default)]
     arguments: Option<Box<RawValue>>,
-}
-
-impl TryFrom<Fields> for Call {
-    type Error = &'static str;
-
-    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
-        let Fields { method, target, headers, body, tool, arguments } = fields;
-        match (method, target, tool, arguments) {
-            (Some(method), Some(target), None, None) => {
-                Ok(Self::Http { method, target, headers, body })
-            }
-            (None, None, Some(tool), Some(arguments)) => Ok(Self::Tool { tool, arguments }),
-            _ => Err("a call is one over HTTP or one of a tool"),
-        }
-    }
 }
 
 impl Call {
     /// What it is, without its values in a body.
     fn summary(&self) -> String {
-        match self {
-            Self::Http { method, target, .. } => format!("{method} {target}"),
-            Self::Tool { tool, .. } => tool.clone(),
-        }
+        let Self { method, target, .. } = self;
+        self.tool.clone().unwrap_or_else(|| format!("{method} {target}"))
     }
 }
 
@@ -148,22 +129,25 @@ fn path_of(task: &str) -> String {
 
 /// Shows what taking a task back would be.
 pub(super) fn plan(socket: &Path, task: &str, format: Format) -> Result<u8, Failure> {
-    let answer = runtime()?.block_on(asked_for_text(socket, Method::GET, &path_of(task)))?;
-    let plan: Plan = read(&answer)?;
+    let answer = runtime()?.block_on(fetched(socket, &path_of(task)))?;
+    let plan = read(&answer)?;
+    if format == Format::Json {
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        for entry in answer.get("entries").and_then(Value::as_array).into_iter().flatten() {
+            out::print(&entry.to_string())?;
+        }
+    }
     if plan.truncated {
         out::complain("the task has more entries; these are the newest");
     }
     if format == Format::Json {
-        for entry in &plan.entries {
-            out::print(entry.get())?;
-        }
         return Ok(exit::OK);
     }
     if plan.entries.is_empty() {
         out::complain("no writes of this task had or may have an effect");
         return Ok(exit::OK);
     }
-    let rows: Vec<Vec<Cell>> = entries(&plan)?.iter().map(row).collect();
+    let rows: Vec<Vec<Cell>> = plan.entries.iter().map(row).collect();
     let names = ["ENTRY", "STANDING", "CLASS", "OPERATION", "TARGET", "UNDO"];
     out::print(&out::table(&names, &rows, out::is_coloured()))?;
     Ok(exit::OK)
@@ -193,11 +177,7 @@ fn row(planned: &Planned) -> Vec<Cell> {
     ]
 }
 
-fn entries(plan: &Plan) -> Result<Vec<Planned>, Failure> {
-    plan.entries.iter().map(|entry| read(entry.get().as_bytes())).collect()
-}
-
-fn read<'a, T: serde::Deserialize<'a>>(answer: &'a [u8]) -> Result<T, Failure> {
+fn read(answer: &[u8]) -> Result<Plan, Failure> {
     serde_json::from_slice(answer).map_err(|_| {
         let message = "the sidecar's plan cannot be read";
         let help = "is the sidecar of this version? `takeback --version` says which this is";
@@ -213,10 +193,8 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
     let port = Port::of(asked_for)?;
     let runtime = runtime()?;
     let socket = &asked_for.places.admin_listen;
-    let path = path_of(asked_for.task);
-    let answer = runtime.block_on(asked_for_text(socket, Method::GET, &path))?;
-    let plan: Plan = read(&answer)?;
-    let entries = entries(&plan)?;
+    let answer = runtime.block_on(fetched(socket, &path_of(asked_for.task)))?;
+    let plan = read(&answer)?;
     if plan.truncated {
         out::complain("the task has more entries; only the newest are taken back now");
     }
@@ -224,7 +202,7 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
         let wanted = asked_for.entries;
         wanted.is_empty() || wanted.iter().any(|entry| entry.eq_ignore_ascii_case(&planned.entry))
     };
-    let wanted: Vec<&Planned> = entries.iter().filter(is_wanted).collect();
+    let wanted: Vec<&Planned> = plan.entries.iter().filter(is_wanted).collect();
     if wanted.is_empty() {
         out::complain("nothing to take back");
         return Ok(exit::OK);
@@ -451,20 +429,20 @@ impl<'a> Port<'a> {
     ) -> Result<Request<Body>, String> {
         let wrong = |_| "its call cannot be written".to_owned();
         let mut headers = HeaderMap::new();
-        let (method, target, body) = match call {
-            Call::Http { method, target, headers: own, body } => {
-                for (name, value) in own {
+        let (method, target, body) = match &call.tool {
+            None => {
+                for (name, value) in &call.headers {
                     let name: HeaderName = name.parse().map_err(|_| wrong(()))?;
                     headers.append(name, value.parse().map_err(|_| wrong(()))?);
                 }
-                (method.as_str(), target.clone(), body.clone())
+                (call.method.as_str(), call.target.clone(), call.body.clone())
             }
-            Call::Tool { tool, arguments } => {
+            Some(tool) => {
                 let kind = HeaderValue::from_static("application/json");
                 headers.insert(header::CONTENT_TYPE, kind);
                 let tool = percent_encoding::utf8_percent_encode(tool, SEGMENT);
-                let body = format!("{{\"arguments\":{}}}", arguments.get());
-                ("POST", format!("/call/{tool}"), Some(body))
+                let arguments = call.arguments.as_ref().map_or("{}", |arguments| arguments.get());
+                ("POST", format!("/call/{tool}"), Some(format!("{{\"arguments\":{arguments}}}")))
             }
         };
         for (name, value) in &self.headers {

@@ -29,7 +29,6 @@ use crate::mcp::clients::Client;
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
-use crate::mcp::sessions::SESSION;
 use crate::pipeline::ask::{Cursor, Whole, whole};
 use crate::pipeline::session;
 use crate::pipeline::settle::json_response;
@@ -97,8 +96,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         };
         let principal = self.cx.shared.principal(&head);
         let clients = &self.cx.shared.mcp.clients;
-        // A second time only if the upstream has forgotten the session before a call was sent, or the
-        // call is a read.
+        // A second time only before anything was sent, or for a read: whoever says by a 404 that it has
+        // forgotten the session may have run the call all the same.
         for is_last in [false, true] {
             let in_use = session::client(&self.ask, &head, &principal, self.mcp_path()).await;
             let in_use = match in_use {
@@ -136,9 +135,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
             if is_forgotten {
                 clients.forget(&principal.credential, client);
-                // A write was sent, whatever its upstream says of it: only its caller sends it again.
-                let is_read = matches!(&answered, Ok(reply) if reply.class == Class::Read);
-                if is_read && !is_last {
+                if !is_last && matches!(&answered, Ok(reply) if reply.class == Class::Read) {
                     continue;
                 }
             }
@@ -179,7 +176,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         match root.get("stage").map(Value::as_bool) {
             None => {}
             Some(Some(stage)) => control.stage = control.stage || stage,
-            Some(None) => return Err(Refusal::InvalidMeta("stage is true or false")),
+            Some(None) => return Err(Refusal::CallBody("`stage` is neither true nor false")),
         }
         let arguments = match root.get("arguments") {
             None => "{}".to_owned(),
@@ -278,35 +275,19 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 let response = std::mem::take(&mut reply.response);
                 let (parts, body) = response.into_parts();
                 let status = parts.status;
-                let in_header = parts.headers.get(&self.cx.shared.settings.report_header).cloned();
                 let answer = self.read_whole(head, principal, &parts, body, id).await;
-                let has_message = answer.as_ref().is_some_and(|answer| match answer.kind() {
-                    AnswerKind::Unreadable(_) | AnswerKind::WrongId { .. } => false,
-                    AnswerKind::Error { .. }
-                    | AnswerKind::InputRequired
-                    | AnswerKind::Result { .. }
-                    | AnswerKind::Task => true,
+                // What cannot be read has its report in a header, as the pipeline gave it.
+                let kept = reply.report.take();
+                let kept = kept
+                    .or_else(|| parts.headers.get(&self.cx.shared.settings.report_header).cloned());
+                let report = report_of(answer.as_ref()).or(kept).unwrap_or_else(|| {
+                    Report { class: reply.class, ..Report::default() }.to_header(MAX_HEADER)
                 });
-                let is_forgotten = status == StatusCode::NOT_FOUND
-                    && head.headers.contains_key(SESSION)
-                    && !has_message;
-                reply.response = match (&answer, reply.class) {
-                    _ if is_forgotten => error_response(
-                        StatusCode::BAD_GATEWAY,
-                        "upstream_unavailable",
-                        "The upstream answered 404, as one does that has forgotten the session of \
-                         this route; another one is had for the next call. What became of this one \
-                         stands in the report.",
-                    ),
-                    (None, Class::Read) => error_response(
-                        StatusCode::BAD_GATEWAY,
-                        "answer_lost",
-                        "The answer of the read could not be read. It may be sent again.",
-                    ),
-                    (answer, _) => rest_answer(status, answer.as_ref()),
+                reply.response = match &answer {
+                    Some(answer) => rest_answer(status, answer),
+                    None => unread(status, reply.class, &report),
                 };
-                let report = report_of(answer.as_ref()).or(in_header);
-                reply.report = report.or_else(|| Some(Report::default().to_header(MAX_HEADER)));
+                reply.report = Some(report);
                 Ok(reply)
             }
         };
@@ -319,20 +300,30 @@ fn report_of(answer: Option<&Answer>) -> Option<HeaderValue> {
     let root = answer.and_then(Answer::doc).map(Doc::root);
     let result = root.and_then(|root| root.get("result")).and_then(|result| result.get("_meta"));
     let error = root.and_then(|root| root.get("error")).and_then(|error| error.get("data"));
-    let report = result.or(error).and_then(|holder| holder.get("effect"))?;
-    Some(header_of(report.raw(), MAX_HEADER))
+    let report = result.or(error).and_then(|holder| holder.get("effect"));
+    Some(header_of(report?.raw(), MAX_HEADER))
+}
+
+/// What is said of an answer that cannot be read: unknown, unless its report knows better.
+fn unread(status: StatusCode, class: Class, report: &HeaderValue) -> Response<Body> {
+    let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
+    let report = Doc::parse(report.as_bytes().to_vec());
+    let outcome = report.as_ref().ok().and_then(|report| report.root().get("outcome"));
+    let is_known = outcome.and_then(Value::as_str).is_some_and(|outcome| outcome != "unknown");
+    if class == Class::Read || is_known {
+        let text = "The upstream's answer could not be read.";
+        return error_response(status, "upstream_error", text);
+    }
+    error_response(
+        status,
+        "outcome_unknown",
+        "The upstream's answer could not be read. What became of the write stands in the report: do \
+         not send it again before its entry is settled.",
+    )
 }
 
 /// The tool's data, or the error, with a status for its code.
-fn rest_answer(status: StatusCode, answer: Option<&Answer>) -> Response<Body> {
-    let Some(answer) = answer else {
-        let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
-        return error_response(
-            status,
-            "outcome_unknown",
-            "The upstream's answer could not be read. What became of a write stands in the report.",
-        );
-    };
+fn rest_answer(status: StatusCode, answer: &Answer) -> Response<Body> {
     let result = answer.result();
     match answer.kind() {
         AnswerKind::Result { is_error: false, .. } => json_response(data_of(answer)),
