@@ -79,6 +79,7 @@ mod mcp_rules;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
 /// Policies that change under calls, and the commands about them.
+mod prove;
 mod reload;
 /// Unknown outcomes that settle of themselves.
 mod settling;
