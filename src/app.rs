@@ -445,6 +445,7 @@ fn build_on(
             },
             shared,
             ledger: config.ledger.clone(),
+            keys: config.ledger_keys.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,

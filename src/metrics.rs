@@ -293,6 +293,10 @@ pub struct Common {
     pub ledger_recovered: Counter,
     /// Links of the chain that this sidecar writes.
     pub ledger_chain_length: Gauge,
+    /// Whether writes are refused for what is wrong with the chain, until somebody acknowledges it.
+    pub ledger_chain_broken: Gauge,
+    /// When the end of the chain last verified; 0 for never.
+    pub ledger_chain_verified: Gauge,
     /// Undo calls by kind and outcome: accepted, rejected, unknown.
     pub undo_calls: [Table<Counter>; 3],
     /// Policy loads: applied, rejected, unchanged, weakened.
@@ -663,6 +667,9 @@ impl Common {
             ledger_recovered: maker
                 .counter("takeback_ledger_recovered_total", &[("to", "unknown")]),
             ledger_chain_length: maker.gauge("takeback_ledger_chain_length", &[]),
+            ledger_chain_broken: maker.gauge("takeback_ledger_chain_broken", &[]),
+            ledger_chain_verified: maker
+                .gauge("takeback_ledger_chain_verified_timestamp_seconds", &[]),
             undo_calls: ["accepted", "rejected", "unknown"].map(|outcome| {
                 let fixed = [("outcome", outcome)];
                 maker.counters::<UndoKind>("takeback_undo_calls_total", "kind", &fixed)
@@ -794,9 +801,19 @@ const HELP: &[(&str, char, &str)] = &[
     ("takeback_idempotency_keys_total", 'c', "What became of the idempotency key."),
     ("takeback_inflight_requests", 'g', "Calls being handled."),
     (
+        "takeback_ledger_chain_broken",
+        'g',
+        "1 while writes are refused for a broken chain or an older copy that nobody acknowledged.",
+    ),
+    (
         "takeback_ledger_chain_length",
         'g',
         "Rows in the hash chain that this sidecar writes; it never falls.",
+    ),
+    (
+        "takeback_ledger_chain_verified_timestamp_seconds",
+        'g',
+        "When the end of the chain last verified; 0 when it could not be followed.",
     ),
     ("takeback_ledger_entries", 'g', "Entries in a state that is not final."),
     (

@@ -379,6 +379,9 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
                 .ledger_chain_length
                 .set(f64::from(u32::try_from(head.length).unwrap_or(u32::MAX)));
         }
+        let integrity = shared.ledger.integrity();
+        common.ledger_chain_broken.set(f64::from(u8::from(integrity.flaw.is_some())));
+        common.ledger_chain_verified.set(integrity.verified_ms.map_or(0.0, seconds));
         if ticked.is_multiple_of(HEAD_EVERY) {
             log_head(&shared.ledger, &mut logged);
         }

@@ -30,6 +30,7 @@
 //! Not covered, because it is no history: whether an answer was delivered, and when an entry is next
 //! looked at.
 
+pub(super) mod breaks;
 mod keys;
 pub(super) mod row;
 pub(super) mod verify;
@@ -39,8 +40,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::OpenError;
 
+pub use breaks::{Acknowledged, Broken, Flaw};
 pub use keys::{KeyId, Keys, KeysError};
-pub use verify::{Broken, ChainState, Verified};
+pub use verify::{ChainState, Verified};
 
 pub(super) use keys::MacKey;
 use row::{Content, First, Row};

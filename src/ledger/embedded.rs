@@ -8,6 +8,7 @@
 pub(in crate::ledger) mod file;
 mod finder;
 mod later;
+mod newest;
 mod read;
 mod rows;
 mod store;
@@ -172,9 +173,9 @@ impl Embedded {
         let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
         let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
-        if let Err(broken) = verify::tail(store.conn(), &options.keys, &identity.store())? {
-            return Err(OpenError::Damaged(broken.to_string()));
-        }
+        let tail = verify::tail(store.conn(), &options.keys, &identity.store())?;
+        let lost = newest::lost(&lock, store.conn(), &identity.store())?;
+        let integrity = tail.integrity(lost.as_ref(), now_ms);
         store.conn().execute_batch("BEGIN IMMEDIATE")?;
         store.begin_chain(&identity.store(), now_ms)?;
         let recovered = Recovered { unknown: store.recover(now_ms)? };
@@ -182,10 +183,11 @@ impl Embedded {
 
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
         shared.set_head(store.head());
+        shared.set_integrity(integrity);
         let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
-        let writer = Writer {
+        let mut writer = Writer {
             path: path.to_owned(),
             options,
             shared: Arc::clone(&shared),
@@ -194,6 +196,8 @@ impl Embedded {
             store: Some(store),
             identity,
             log_bytes: file::log_bytes(path),
+            file_bytes: file::length(path),
+            newest: newest::Newest::new(lost),
             is_over_cap: false,
             lock,
             claim,
@@ -204,6 +208,7 @@ impl Embedded {
             dirt: 0,
             commits: 0,
         };
+        writer.remember(newest::When::Now);
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.run())

@@ -83,6 +83,7 @@ mod mcp_streams;
 /// Agents that are slower than their upstream.
 mod pressure;
 /// Policies that change under calls, and the commands about them.
+mod prove;
 mod reload;
 /// Unknown outcomes that settle of themselves.
 mod settling;

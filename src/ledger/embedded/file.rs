@@ -38,9 +38,6 @@ const WHOLE_CHECK_BYTES: u64 = 16 * 1024 * 1024;
 /// How many of the newest steps are read at the start of a larger file.
 const TAIL: i64 = 1024;
 
-/// The length of the header of a SQLite file; a ledger's is never shorter.
-const HEADER_BYTES: u64 = 100;
-
 /// Which file it is: device and inode of the database and of its log, and the ledger's own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -61,13 +58,7 @@ impl Identity {
 
     /// Whether file and log are still at their paths. Two `stat` calls.
     pub(super) fn check(&self, path: &Path) -> Result<(), Failure> {
-        let current = Self::of(path, self.store)?;
-        let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        if length < HEADER_BYTES {
-            // Cut off under us: SQLite notices only when it reads a page that it does not hold.
-            return Err(Failure::new(Reason::Corrupt, "its file was cut off"));
-        }
-        if current == *self {
+        if Self::of(path, self.store)? == *self {
             Ok(())
         } else {
             Err(Failure::new(Reason::Replaced, "another file is at its path"))
@@ -128,6 +119,7 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
+        .read(true)
         .write(true)
         .mode(0o600)
         .open(beside(path, ".lock"))
@@ -266,6 +258,23 @@ pub(super) fn check_log(path: &Path, before_bytes: u64) -> Result<(), Failure> {
     // One that is not there is for `Identity::check` to name.
     match std::fs::metadata(beside(path, "-wal")) {
         Ok(log) if log.len() < least => Err(Failure::new(Reason::Corrupt, "its log was cut off")),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// How long the file is; 0 if there is none.
+pub(super) fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+/// Refuses a file that is shorter than it was: it never shrinks. SQLite notices only when it reads a page
+/// that it does not hold, and would write on around the gap.
+pub(super) fn check_length(path: &Path, before_bytes: u64) -> Result<(), Failure> {
+    // One that is not there is for `Identity::check` to name.
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() < before_bytes => {
+            Err(Failure::new(Reason::Corrupt, "its file was cut off"))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }

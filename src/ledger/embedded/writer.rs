@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::ledger::{Begun, LedgerError, Reason};
+use crate::ledger::{Begun, Integrity, LedgerError, Reason};
 
 use super::super::chain;
 use super::super::desk::Shared;
@@ -34,6 +34,7 @@ use super::super::desk::command::{
 };
 use super::Options;
 use super::file::{self, Identity};
+use super::newest::{Newest, When};
 use super::store::Store;
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
@@ -75,6 +76,10 @@ pub(super) struct Writer {
     pub(super) durable_seq: i64,
     /// How long the log was after the last commit.
     pub(super) log_bytes: u64,
+    /// How long the file was, at most.
+    pub(super) file_bytes: u64,
+    /// What is kept beside the file of where its chain ends.
+    pub(super) newest: Newest,
     /// Whether the ledger's own size limit leaves room for finishes only.
     pub(super) is_over_cap: bool,
     /// Held until the thread ends.
@@ -255,8 +260,10 @@ impl Writer {
             if reply.is_closed() {
                 return;
             }
-            if self.store.is_some() && self.shared.is_reserved() {
-                refuse(write, LedgerError::Unavailable(Reason::Full));
+            if self.store.is_some()
+                && let Some(reason) = self.shared.refusal()
+            {
+                refuse(write, LedgerError::Unavailable(reason));
                 return;
             }
         }
@@ -329,6 +336,7 @@ impl Writer {
             store.conn().prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         }
         match write {
+            Write::Acknowledge(word, _) => store.acknowledge(word, self.newest.lost()),
             Write::Begin(begin, ..) => {
                 self.shared.note_time(begin.now_ms);
                 #[cfg(test)]
@@ -369,6 +377,12 @@ impl Writer {
         let mut has_redacted = false;
         for (write, done) in std::mem::take(&mut self.batch).writes {
             has_redacted |= matches!(write, Write::Redact(..));
+            if let Write::Acknowledge(word, _) = &write {
+                self.newest.is_known();
+                self.remember(When::Now);
+                let verified_ms = Some(word.now_ms);
+                self.shared.set_integrity(Integrity { flaw: None, verified_ms });
+            }
             acknowledge(write, done, &self.shared);
         }
         if has_redacted {
@@ -393,6 +407,7 @@ impl Writer {
         store.merge()?;
         // Before the commit, which would write on behind what was cut off.
         file::check_log(&self.path, self.log_bytes)?;
+        file::check_length(&self.path, self.file_bytes)?;
         #[cfg(test)]
         self.shared.faults.before_commit()?;
         store.conn().prepare_cached("COMMIT")?.execute([])?;
@@ -403,7 +418,15 @@ impl Writer {
         self.durable_seq = store.newest_seq();
         self.shared.set_head(store.head());
         self.log_bytes = file::log_bytes(&self.path);
+        self.remember(When::Due);
         Ok(())
+    }
+
+    /// Keeps beside the file where its chain ends on disk.
+    pub(super) fn remember(&mut self, when: When) {
+        if let Some(head) = self.shared.head() {
+            self.newest.remember(&self.lock, &self.identity.store(), head, when);
+        }
     }
 
     /// Ends a transaction in which nothing was written.
@@ -465,7 +488,8 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..)
+            Write::Acknowledge(..)
+            | Write::Begin(..)
             | Write::Heartbeat(..)
             | Write::Note(..)
             | Write::Prune { .. }
@@ -513,6 +537,7 @@ impl Writer {
     /// Opens the file again, makes sure that it is this ledger and not an older copy, and proves
     /// with a row on disk that it takes writes.
     fn try_revive(&mut self) -> Result<Store, Failure> {
+        file::check_length(&self.path, self.file_bytes)?;
         let (conn, identity) = file::reopen(&self.path, &self.options, &self.identity)?;
         if self.shared.health().down == Some(Reason::Full) {
             // The log may be what fills the volume, and most of it is older copies of pages.
@@ -540,9 +565,15 @@ impl Writer {
     fn checkpoint(&mut self, pragma: &str) {
         self.dirt = 0;
         let Some(store) = &self.store else { return };
+        // Copying into a file that was cut off would fill it with gaps.
+        if let Err(failure) = file::check_length(&self.path, self.file_bytes) {
+            return self.fail(failure);
+        }
         if let Err(error) = store.conn().query_row(pragma, [], |_| Ok(())) {
             tracing::warn!(%error, "copying the ledger's log failed");
         }
+        self.file_bytes = self.file_bytes.max(file::length(&self.path));
+        self.remember(When::Now);
     }
 
     /// Compares what the file takes with its limit: begins are refused before finishes are, once
@@ -569,6 +600,7 @@ impl Writer {
     fn end(&mut self) {
         self.commit();
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+        self.remember(When::Now);
         self.store = None;
         self.shared.set_down(Some(Reason::Closed));
         for lock in [&self.claim, &self.lock] {

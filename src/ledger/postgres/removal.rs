@@ -103,7 +103,7 @@ impl<'a> Hand<'a> {
     }
 
     /// Runs work that adds its statements to a pipe; they and the commit are sent at once.
-    async fn in_transaction<T>(
+    pub(super) async fn in_transaction<T>(
         &self,
         chained: &mut Chained,
         work: impl AsyncFnOnce(&mut Chained) -> Result<(T, Pipe<'a>), Fault>,
@@ -263,6 +263,8 @@ impl<'a> Hand<'a> {
                 Box::new(chained.number),
                 Box::new(place),
                 Box::new(seal),
+                Box::new(None::<String>),
+                Box::new(None::<String>),
             ];
             pipe.add(chained::STEP, params);
             pipe.add(DONE, vec![Box::new(removed.clone())]);

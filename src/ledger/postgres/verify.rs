@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use super::rows::{column, damaged, number};
 use super::session::{Fault, Session};
-use crate::ledger::chain::verify::{Holder, Line, Linked};
+use crate::ledger::chain::Keys;
+use crate::ledger::chain::breaks::Tail;
+use crate::ledger::chain::verify::{Holder, Line, Linked, Verifier};
 
 /// Rows in one read.
 pub(super) const PAGE: i64 = 512;
@@ -51,6 +53,36 @@ const STRAY: &str = "SELECT e.id FROM takeback.entry e LEFT JOIN takeback.histor
 /// The rows behind `seq`.
 pub(super) async fn page(session: &Session, seq: i64) -> Result<Vec<Line>, Fault> {
     session.query(LINES, &[&seq, &PAGE]).await?.iter().map(line).collect()
+}
+
+/// How many of the newest rows are followed at the start.
+const TAIL: i64 = 1024;
+
+/// Before the newest rows: a number of a row, or nothing if there are not more.
+const BEFORE: &str = "SELECT seq FROM takeback.history ORDER BY seq DESC OFFSET $1 LIMIT 1";
+
+/// Follows the ends of the chains, those that others write at this moment too.
+pub(super) async fn tail(session: &Session, keys: &Keys, store: &[u8]) -> Result<Tail, Fault> {
+    session.run(BEGIN).await?;
+    let read = async {
+        let rows = session.query(BEFORE, &[&TAIL]).await?;
+        let mut seq = rows.first().map(|row| column(row, 0)).transpose()?.unwrap_or(i64::MIN);
+        let mut lines = Vec::new();
+        loop {
+            let page = page(session, seq).await?;
+            let Some(last) = page.last() else { break };
+            seq = last.seq;
+            lines.extend(page);
+        }
+        Ok(lines)
+    };
+    let read: Result<Vec<Line>, Fault> = read.await;
+    session.run("COMMIT").await?;
+    let (breaks, unknown) = Verifier::at_the_end(keys, store, &read?);
+    if breaks.is_empty() && unknown > 0 {
+        return Ok(Tail::without_a_key());
+    }
+    Ok(Tail::of(breaks))
 }
 
 /// See [`LINES_OF`].
