@@ -3,7 +3,7 @@
 //! Start (each step is named by `/startupz` while it lasts):
 //!
 //! 1. The telemetry listener, so that probes can say what the start waits for.
-//! 2. The ledger: its lock, its recovery.
+//! 2. The ledger: its lock, a look at the end of its chain, its recovery.
 //! 3. The policy; a first one that is bad is fatal, for nothing is served under no policy.
 //! 4. Every metric series, at 0.
 //! 5. The admin socket; then the data port, last: before it, agents are refused and never passed on.

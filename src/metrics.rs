@@ -20,7 +20,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-use crate::contract::class::{Class, Disposition, Verdict, words};
+use crate::contract::class::{Class, Disposition, Outcome, Verdict, words};
 use crate::contract::key::{OperationId, Place};
 use crate::contract::report::UndoKind;
 
@@ -193,6 +193,22 @@ words! {
 }
 
 words! {
+    /// What an upstream call is for.
+    Purpose {
+        /// The state before a call is read.
+        Before = "before",
+        /// A call in its draft form.
+        Draft = "draft",
+        /// An effect is looked for.
+        Lookup = "lookup",
+        /// The agent's call; an undo is one like any other.
+        Primary = "primary",
+        /// An effect is read back, as its verification asks.
+        Readback = "readback",
+    }
+}
+
+words! {
     /// A stage of the ledger's work.
     LedgerStage {
         /// An entry is begun.
@@ -244,6 +260,8 @@ struct Inner {
     handle: PrometheusHandle,
     common: Common,
     operations: Mutex<HashMap<Series, Arc<OperationMetrics>>>,
+    /// Of operations that have a draft form.
+    staged: Mutex<HashMap<OperationId, Arc<Table<Counter>>>>,
     /// The revision in force, shortened.
     revision: Mutex<Option<String>>,
     host: host::Host,
@@ -263,8 +281,8 @@ pub struct Common {
     pub body_bytes: [Histogram; 2],
     /// Calls in flight, by class.
     pub inflight: Table<Gauge>,
-    /// Time of upstream calls: primary, lookup.
-    pub upstream_duration: [Histogram; 2],
+    /// Time of upstream calls, by what they are for.
+    pub upstream_duration: Table<Histogram>,
     /// Connections that failed, by reason.
     pub connect_errors: Table<Counter>,
     /// Requests refused before classification, by reason.
@@ -379,6 +397,8 @@ word!(
     DuplicateResult,
     KeyResult,
     LedgerStage,
+    Outcome,
+    Purpose,
     ReconcileResult,
     Rejected,
     UndoKind,
@@ -524,10 +544,24 @@ impl Metrics {
                 handle,
                 common,
                 operations: Mutex::new(HashMap::new()),
+                staged: Mutex::new(HashMap::new()),
                 revision: Mutex::new(None),
                 host: host::Host::default(),
             }),
         })
+    }
+
+    /// What came of calls in an operation's draft form, by outcome; made at 0 the first time.
+    pub fn staged(&self, id: &OperationId) -> Arc<Table<Counter>> {
+        let mut staged = self.inner.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = staged.get(id) {
+            return Arc::clone(known);
+        }
+        let label = if staged.len() < MAX_OPERATIONS { id.as_str() } else { "_other" };
+        let maker = Maker(&self.inner.recorder);
+        let fixed = [("operation", label)];
+        let made = maker.counters::<Outcome>("takeback_staged_total", "result", &fixed);
+        Arc::clone(staged.entry(id.clone()).or_insert(Arc::new(made)))
     }
 
     /// The metrics that belong to no operation.
@@ -633,9 +667,15 @@ impl Common {
                     })
                     .collect(),
             ),
-            upstream_duration: ["primary", "lookup"].map(|kind| {
-                maker.histogram("takeback_upstream_request_duration_seconds", &[("kind", kind)])
-            }),
+            upstream_duration: Table(
+                Purpose::ALL
+                    .iter()
+                    .map(|purpose| {
+                        let labels = [("kind", purpose.as_str())];
+                        maker.histogram("takeback_upstream_request_duration_seconds", &labels)
+                    })
+                    .collect(),
+            ),
             connect_errors: maker.counters::<ConnectError>(
                 "takeback_upstream_connect_errors_total",
                 "reason",
@@ -847,6 +887,7 @@ const HELP: &[(&str, char, &str)] = &[
         "Time from the first byte of a call to the last byte of its answer.",
     ),
     ("takeback_requests_total", 'c', "Calls received, by what the proxy decided."),
+    ("takeback_staged_total", 'c', "Calls in an operation's draft form."),
     (
         "takeback_stripped_headers_total",
         'c',
@@ -886,6 +927,7 @@ mod tests {
         let id = OperationId::new("a.b").unwrap();
         metrics.operation(&id, Class::Irreversible, "http", &Place::Unsupported);
         metrics.operation(&id, Class::Reversible, "http", &Place::Unsupported);
+        metrics.staged(&id);
         metrics.policy_in_force("0123456789abcdef");
 
         let text = metrics.render();

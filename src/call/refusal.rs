@@ -766,7 +766,7 @@ impl Challenge {
             None => {
                 let _infallible = write!(
                     text,
-                    "{} is {}: it must be confirmed first.",
+                    "{} is {}: it must be confirmed first, as this proxy's policy says.",
                     self.operation, self.class
                 );
             }

@@ -17,6 +17,7 @@ mod writer;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -24,8 +25,9 @@ use std::time::Duration;
 use super::chain;
 use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
-use super::{Counts, Keys, LedgerError, Pending, Reason, Record};
+use super::{Counts, Head, Integrity, Keys, LedgerError, Pending, Reason, Record};
 use crate::contract::key::EntryId;
+use file::Identity;
 use store::Store;
 use writer::{Batch, Retry, Writer};
 
@@ -134,6 +136,65 @@ impl From<Failure> for OpenError {
     }
 }
 
+/// What opening the file gave.
+struct Opening {
+    sealing_key: [u8; 32],
+    identity: Identity,
+    /// `None`: its volume has no room, and it is taken up when there is some.
+    store: Option<Store>,
+    taken: Option<TakenUp>,
+}
+
+/// What taking up a ledger found.
+struct TakenUp {
+    integrity: Integrity,
+    /// What was written last here and is not in it.
+    lost: Option<Head>,
+    /// Entries that were begun when their process died.
+    unknown: u64,
+}
+
+impl Opening {
+    fn take(path: &Path, options: &Options, lock: &File, now_ms: i64) -> Result<Self, OpenError> {
+        let (conn, identity) = file::open(path, options)?;
+        let sealing_key = file::secret(&conn, "sealing_key")?;
+        let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
+        let taken = TakenUp::of(&mut store, &identity, options, lock, now_ms)?;
+        Ok(Self { sealing_key, identity, store: Some(store), taken: Some(taken) })
+    }
+
+    /// Without writing anything. `error` is why not.
+    fn put_off(path: &Path, error: OpenError) -> Result<Self, OpenError> {
+        // One that cannot be read as it is cannot be taken up.
+        let Ok((sealing_key, identity)) = file::peek(path) else { return Err(error) };
+        tracing::error!(
+            %error,
+            "the ledger's volume is full: reads are served, and writes are refused until there is room"
+        );
+        Ok(Self { sealing_key, identity, store: None, taken: None })
+    }
+}
+
+impl TakenUp {
+    /// Looks at the end of the chain, goes on with it, and makes what is begun unknown.
+    fn of(
+        store: &mut Store,
+        identity: &Identity,
+        options: &Options,
+        lock: &File,
+        now_ms: i64,
+    ) -> rusqlite::Result<Self> {
+        let tail = verify::tail(store.conn(), &options.keys, &identity.store())?;
+        let lost = newest::lost(lock, store.conn(), &identity.store())?;
+        let integrity = tail.integrity(lost.as_ref(), now_ms);
+        store.conn().execute_batch("BEGIN IMMEDIATE")?;
+        store.begin_chain(&identity.store(), now_ms)?;
+        let unknown = store.recover(now_ms)?;
+        store.conn().execute_batch("COMMIT")?;
+        Ok(Self { integrity, lost, unknown })
+    }
+}
+
 /// A handle to an open ledger file. Clones share it; when the last one goes, what is queued is
 /// written and the file is let go.
 #[derive(Clone)]
@@ -156,6 +217,9 @@ impl Embedded {
     /// file with 0600. Takes the lock `<path>.lock`, checks the file within bounds, makes every
     /// entry that it finds begun unknown, and starts the writer's thread. Blocks; for the start.
     ///
+    /// A ledger that was there before and whose volume has no room is opened all the same: it is down, as
+    /// one whose volume fills while it is in use, until there is room.
+    ///
     /// # Errors
     ///
     /// See [`OpenError`].
@@ -169,21 +233,29 @@ impl Embedded {
         file::check_lost(path)?;
         let lock = file::lock(path)?;
         let claimed = path.exists().then(|| file::claim(path)).transpose()?;
-        let (conn, identity) = file::open(path, &options)?;
+        let opening = match Opening::take(path, &options, &lock, now_ms) {
+            // What is made by half would be taken for one that was lost.
+            Err(error) if claimed.is_none() => {
+                file::unmake(path);
+                return Err(error);
+            }
+            // What was there before serves reads, and takes writes when there is room.
+            Err(error) if claimed.is_some() && file::is_full(&error, path) => {
+                Opening::put_off(path, error)?
+            }
+            taken => taken?,
+        };
         let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
-        let sealing_key = file::secret(&conn, "sealing_key")?;
-        let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
-        let tail = verify::tail(store.conn(), &options.keys, &identity.store())?;
-        let lost = newest::lost(&lock, store.conn(), &identity.store())?;
-        let integrity = tail.integrity(lost.as_ref(), now_ms);
-        store.conn().execute_batch("BEGIN IMMEDIATE")?;
-        store.begin_chain(&identity.store(), now_ms)?;
-        let recovered = Recovered { unknown: store.recover(now_ms)? };
-        store.conn().execute_batch("COMMIT")?;
-
+        let Opening { sealing_key, identity, store, taken } = opening;
+        let recovered = Recovered { unknown: taken.as_ref().map_or(0, |taken| taken.unknown) };
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
-        shared.set_head(store.head());
-        shared.set_integrity(integrity);
+        match (&taken, &store) {
+            (Some(taken), Some(store)) => {
+                shared.set_head(store.head());
+                shared.set_integrity(taken.integrity);
+            }
+            _ => shared.set_down(Some(Reason::Full)),
+        }
         let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
@@ -192,12 +264,13 @@ impl Embedded {
             options,
             shared: Arc::clone(&shared),
             commands: queue,
-            durable_seq: store.newest_seq(),
-            store: Some(store),
+            durable_seq: store.as_ref().map_or(0, Store::newest_seq),
+            is_taken_up: taken.is_some(),
+            store,
             identity,
             log_bytes: file::log_bytes(path),
             file_bytes: file::length(path),
-            newest: newest::Newest::new(lost),
+            newest: newest::Newest::new(taken.and_then(|taken| taken.lost)),
             is_over_cap: false,
             lock,
             claim,

@@ -21,7 +21,7 @@ use crate::http::encode::{self, Hop};
 use crate::mcp::Era;
 use crate::mcp::flights::Flight;
 use crate::mcp::sessions::SESSION;
-use crate::metrics::ConnectError;
+use crate::metrics::{ConnectError, Purpose};
 use crate::upstream::{Clocks, LostReason, NotSentReason, Sent, Upstream};
 
 /// See the module's page.
@@ -53,6 +53,7 @@ impl Stage<Attempt> for Dispatch {
             Attempt::Read(read) => read.call.head.span.clone(),
             Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
         };
+        let mut is_draft = false;
         let (mut request, clocks, flight) = match attempt {
             Attempt::Read(read) => {
                 let clocks = self.clocks(&read.served.operation.timeouts);
@@ -69,12 +70,14 @@ impl Stage<Attempt> for Dispatch {
                 let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
                 let wire = carried.wire.clone();
                 let flight = self.flight(&carried.fresh.write, recorded.agent());
+                is_draft = carried.fresh.write.staged_for.is_some();
                 (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
             }
         };
         if let Some(span) = &span {
             span.put(request.headers_mut());
         }
+        let purpose = if is_draft { Purpose::Draft } else { Purpose::Primary };
         let sent = match flight {
             None => self.upstream.send(request, &clocks).await,
             // Boxed, or every call's future would have room for it.
@@ -90,8 +93,7 @@ impl Stage<Attempt> for Dispatch {
         }
         let elapsed = self.shared.clock.instant().saturating_duration_since(began);
         let common = self.shared.metrics.common();
-        let [primary, _] = &common.upstream_duration;
-        primary.record(elapsed.as_secs_f64());
+        common.upstream_duration.record(purpose, elapsed.as_secs_f64());
         if let Sent::NotSent(reason) = &sent {
             common.connect_errors.count(match reason {
                 NotSentReason::Closed => ConnectError::Other,

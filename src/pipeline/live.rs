@@ -69,6 +69,9 @@ impl Live {
     pub fn new(snapshot: Snapshot, metrics: &Metrics) -> Self {
         let of = |served: &Arc<Served>| {
             let operation = &served.operation;
+            if operation.draft.is_some() {
+                metrics.staged(&operation.id);
+            }
             let transport = match &operation.target {
                 Target::Http { .. } => Transport::Http,
                 Target::Tool { .. } => Transport::Mcp,

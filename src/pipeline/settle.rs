@@ -257,6 +257,10 @@ impl Case {
     fn finish(&self, conclusion: &Conclusion, answer: Option<Answer>) -> Report {
         let write = self.write();
         conclusion.count(write);
+        if let Some(asked) = &write.staged_for {
+            let staged = self.shared.metrics.staged(&asked.served.operation.id);
+            staged.count(Outcome::from(conclusion.disposition));
+        }
         if let Some(kind) = self.undoes {
             let [accepted, rejected, unknown] = &self.shared.metrics.common().undo_calls;
             match Outcome::from(conclusion.disposition) {

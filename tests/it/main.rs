@@ -91,10 +91,12 @@ mod settling;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+mod starts;
 /// TLS on both sides, and who calls by certificate, token or header.
 mod tls;
 /// Spans, as a collector gets them.
 mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
+mod wall_clock;
 mod writes;

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::verify::Line;
+use super::line::Line;
 use super::{Head, KeyId, Seal};
 use crate::contract::key::EntryId;
 use crate::ledger::{Integrity, Reason};

@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
+use super::line::{Holder, Line, Linked};
 use super::row::{Attempt, Row, Told};
-use super::verify::{CHAIN, Holder, Line, Linked, Verifier, beginning, redaction, retention};
+use super::verify::{CHAIN, Verifier, beginning, redaction, retention};
 use super::*;
 use crate::ledger::entry::State;
 

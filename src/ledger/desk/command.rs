@@ -179,6 +179,8 @@ impl Failure {
         let reason = match error {
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
                 ErrorCode::DiskFull => Reason::Full,
+                // The index beside the log could not grow: it lies on the same volume.
+                _ if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => Reason::Full,
                 ErrorCode::SystemIoFailure | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
                     Reason::Io
                 }

@@ -66,6 +66,18 @@ impl Identity {
     }
 }
 
+/// Removes a ledger that was being made, and all that was made beside it.
+pub(super) fn unmake(path: &Path) {
+    let beside = TRACES.iter().map(|suffix| beside(path, suffix));
+    for path in std::iter::once(path.to_owned()).chain(beside) {
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(%error, "a part of a ledger that could not be made stays");
+        }
+    }
+}
+
 /// What a ledger leaves beside its file.
 const TRACES: [&str; 4] = ["-wal", "-shm", ".lock", ".sock"];
 
@@ -182,6 +194,30 @@ pub(super) fn reopen(
     Ok((conn, identity))
 }
 
+/// The sealing key and the identity of a ledger of this version, read as a file that nobody changes: what
+/// stands in its log is not seen. For one that is there and cannot be written.
+pub(super) fn peek(path: &Path) -> Result<([u8; 32], Identity), OpenError> {
+    let conn = checked(Connection::open_with_flags(unchanging(path), UNCHANGING)?)?;
+    let store =
+        conn.query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))?;
+    // Its log may not be there: file and log are looked at again before anything is written.
+    let identity = Identity { file: (0, 0), log: (0, 0), store };
+    Ok((secret(&conn, "sealing_key")?, identity))
+}
+
+/// Whether a ledger could not be opened because its volume has no room.
+pub(super) fn is_full(error: &OpenError, path: &Path) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match error {
+        OpenError::Sql(error) => Failure::of(error).is_some_and(|failure| {
+            failure.reason == Reason::Full || (failure.reason == Reason::Io && is_nearly_full(path))
+        }),
+        OpenError::Unusable(reason) => *reason == Reason::Full,
+        OpenError::Io(error) => matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull),
+        _ => false,
+    }
+}
+
 /// The newest time that a ledger of this or an older version knows, in milliseconds since 1970.
 pub(super) fn newest_ms(path: &Path) -> Result<i64, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -221,14 +257,21 @@ pub(in crate::ledger) fn open_unchanging(path: &Path) -> Result<Connection, Open
     if has_log || is_written {
         return Err(OpenError::ReadOnly);
     }
+    checked(Connection::open_with_flags(unchanging(path), UNCHANGING)?)
+}
+
+/// How a file that nobody changes is opened.
+const UNCHANGING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY
+    .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    .union(OpenFlags::SQLITE_OPEN_URI);
+
+/// Its name then.
+fn unchanging(path: &Path) -> String {
     let name = percent_encoding::percent_encode(
         path.as_os_str().as_encoded_bytes(),
         percent_encoding::NON_ALPHANUMERIC,
     );
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_URI;
-    checked(Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?)
+    format!("file:{name}?immutable=1")
 }
 
 /// A connection to a ledger of this version.

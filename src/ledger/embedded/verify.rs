@@ -4,7 +4,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::contract::key::EntryId;
 use crate::ledger::chain::breaks::Tail;
-use crate::ledger::chain::verify::{Holder, Line, Linked, Verifier};
+use crate::ledger::chain::line::{Holder, Line, Linked, line_columns};
+use crate::ledger::chain::verify::Verifier;
 use crate::ledger::chain::{Broken, Head, KeyId, Keys, NOTHING, Verified};
 
 use super::store::chained;
@@ -19,15 +20,9 @@ const TAIL: i64 = 1024;
 macro_rules! lines {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT h.seq, h.entry, h.previous, h.at_ms, h.from_state, h.to_state, h.attempt, \
-             h.cause, h.who, h.why, h.noted, h.disposition, h.verdict, h.upstream_status, \
-             h.undo_mark, h.deadline_ms, h.detail, h.upstream_id, h.undo, h.compensate, \
-             h.undo_unavailable, h.status, h.headers, h.body, h.seal, \
-             e.id, e.version, e.finish, e.state, e.attempt, e.cause, e.began_ms, e.weak, \
-             e.staged, e.principal, e.key, e.ledger_id, e.digest, e.mark, e.operation, \
-             e.transport, e.task, e.staged_for, e.repeats, e.key_sent, e.fingerprint, \
-             e.policy_revision, e.class, e.kind, e.spent_ms, e.spent_nonce, e.target, e.lookup, \
-             i.before FROM ",
+            "SELECT ",
+            line_columns!(),
+            " FROM ",
             $from,
             " LEFT JOIN entry e ON e.number = h.entry LEFT JOIN image i ON i.entry = h.entry ",
             $rest

@@ -32,10 +32,10 @@ use super::super::desk::Shared;
 use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
-use super::Options;
 use super::file::{self, Identity};
 use super::newest::{Newest, When};
 use super::store::Store;
+use super::{Options, TakenUp};
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -72,6 +72,8 @@ pub(super) struct Writer {
     /// `None` while the store is down.
     pub(super) store: Option<Store>,
     pub(super) identity: Identity,
+    /// Whether what an earlier process left was taken up; not if there was no room for that.
+    pub(super) is_taken_up: bool,
     /// The newest step that is on disk: a file that lacks it is not this ledger.
     pub(super) durable_seq: i64,
     /// How long the log was after the last commit.
@@ -549,6 +551,15 @@ impl Writer {
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
         }
+        if !self.is_taken_up {
+            let now_ms = self.shared.time();
+            let taken = TakenUp::of(&mut store, &identity, &self.options, &self.lock, now_ms)?;
+            self.is_taken_up = true;
+            self.newest = Newest::new(taken.lost);
+            self.shared.count_recovered(taken.unknown);
+            self.shared.set_head(store.head());
+            self.shared.set_integrity(taken.integrity);
+        }
         store.conn().execute_batch("BEGIN IMMEDIATE")?;
         store.heartbeat(self.shared.time())?;
         #[cfg(test)]
@@ -557,6 +568,7 @@ impl Writer {
         identity.check(&self.path)?;
         self.identity = identity;
         self.log_bytes = file::log_bytes(&self.path);
+        self.durable_seq = store.newest_seq();
         Ok(store)
     }
 

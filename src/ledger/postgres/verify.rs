@@ -7,7 +7,8 @@ use super::rows::{column, damaged, number};
 use super::session::{Fault, Session};
 use crate::ledger::chain::Keys;
 use crate::ledger::chain::breaks::Tail;
-use crate::ledger::chain::verify::{Holder, Line, Linked, Verifier};
+use crate::ledger::chain::line::{Holder, Line, Linked, line_columns};
+use crate::ledger::chain::verify::Verifier;
 
 /// Rows in one read.
 pub(super) const PAGE: i64 = 512;
@@ -19,15 +20,9 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY
 macro_rules! lines {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT h.seq, h.entry, h.previous, h.at_ms, h.from_state, h.to_state, h.attempt, \
-             h.cause, h.who, h.why, h.noted, h.disposition, h.verdict, h.upstream_status, \
-             h.undo_mark, h.deadline_ms, h.detail, h.upstream_id, h.undo, h.compensate, \
-             h.undo_unavailable, h.status, h.headers, h.body, h.seal, \
-             e.id, e.version, e.finish, e.state, e.attempt, e.cause, e.began_ms, e.weak, \
-             e.staged, e.principal, e.key, e.ledger_id, e.digest, e.mark, e.operation, \
-             e.transport, e.task, e.staged_for, e.repeats, e.key_sent, e.fingerprint, \
-             e.policy_revision, e.class, e.kind, e.spent_ms, e.spent_nonce, e.target, e.lookup, \
-             i.before, h.chain, h.place FROM ",
+            "SELECT ",
+            line_columns!(),
+            ", h.chain, h.place FROM ",
             $from,
             " LEFT JOIN takeback.entry e ON e.id = h.entry \
              LEFT JOIN takeback.image i ON i.entry = h.entry ",

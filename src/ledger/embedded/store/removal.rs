@@ -8,8 +8,9 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::ledger::Noted;
 use crate::ledger::chain::Seal;
+use crate::ledger::chain::line::Line;
 use crate::ledger::chain::row::{Content, Row};
-use crate::ledger::chain::verify::{Line, RETENTION, redaction, retention};
+use crate::ledger::chain::verify::{RETENTION, redaction, retention};
 use crate::ledger::redact::{Taken, take_out};
 
 use super::super::super::desk::command::{PRUNED, Redact};
