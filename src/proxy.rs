@@ -236,7 +236,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let settings = &shared.settings;
         let origin = check_origin(&parts.headers, &parts.uri);
         let decoded = if is_mcp { origin.clone() } else { Ok(()) }.and_then(|()| {
-            decode(parts, peer.forwarded.clone(), &settings.report_header, &settings.pseudonym)
+            decode(parts, peer.forwarded.clone(), settings.report_header, &settings.pseudonym)
         });
         let Decoded { mut head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
@@ -439,7 +439,7 @@ impl<P> Edge<P> {
                 } = reply;
                 metrics.requests.count(decision);
                 if let Some(report) = report {
-                    http_reply::put_report(&mut response, &shared.settings.report_header, report);
+                    http_reply::put_report(&mut response, shared.settings.report_header, report);
                 }
                 (response, class, upstream, entry, elsewhere)
             }
@@ -510,13 +510,13 @@ impl<P> Edge<P> {
                 let mut response =
                     if is_grpc { grpc::refusal(&refusal) } else { http_reply::refusal(&refusal) };
                 let value = report.to_header(MAX_HEADER);
-                http_reply::put_report(&mut response, &shared.settings.report_header, value);
+                http_reply::put_report(&mut response, shared.settings.report_header, value);
                 response
             }
             Voice::Rest => {
                 let mut response = bridge::refusal_response(&refusal);
                 let value = report.to_header(MAX_HEADER);
-                http_reply::put_report(&mut response, &shared.settings.report_header, value);
+                http_reply::put_report(&mut response, shared.settings.report_header, value);
                 response
             }
             Voice::Mcp(id, _, Asks::Round)

@@ -13,7 +13,7 @@ use http::Method;
 use super::ask::Ask;
 use super::audit;
 use super::confirmation::{PREFIX, STATE_PREFIX};
-use super::live::Live;
+use super::live::{Live, Matched};
 use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
@@ -79,7 +79,7 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         let selected = Box::pin(self.select(call)).await?;
         if let (Some(span), Some(began)) = (span, began) {
             let (served, class) = match &selected {
-                Selected::Read(read) => (&read.served, Class::Read),
+                Selected::Read(read) => (&read.matched.served, Class::Read),
                 Selected::Write(write) => (&write.served, write.class),
             };
             audit::describe(&span, &served.operation, class);
@@ -91,9 +91,9 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 refusal: Refusal::NoDraftForm,
                 report: Some(Report {
                     refused: Some(Refusal::NoDraftForm.code().into()),
-                    ..Report::for_read(read.served.operation.id.clone())
+                    ..Report::for_read(read.matched.served.operation.id.clone())
                 }),
-                metrics: Some(read.metrics),
+                metrics: Some(Arc::clone(&read.matched.metrics)),
                 class: Class::Read,
                 question: None,
                 caller: None,
@@ -163,12 +163,11 @@ impl<R> Select<R> {
             && let [served] = group.operations.as_slice()
             && served.operation.class == Class::Read
             && served.operation.conditions.is_empty()
-            && let Some(metrics) = live.metrics(served)
+            && let Some(matched) = live.matched(served)
         {
-            let served = Arc::clone(served);
             drop(found);
             self.count(&call.permit, Class::Read);
-            return Ok(Read { call, served, metrics, would: None });
+            return Ok(Read { call, matched, would: None });
         }
         drop(found);
         Err(call)
@@ -183,19 +182,23 @@ impl<R> Select<R> {
     }
 
     /// A read, with the body or tool call that it is forwarded with.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one read, each named once")]
     fn read(
         &self,
         head: Head,
         control: Control,
         payload: Payload,
         permit: Permit,
+        live: &Live,
         chosen: Chosen,
         would: Option<&'static str>,
     ) -> Selected {
         self.count(&permit, Class::Read);
         let Chosen { served, metrics, .. } = chosen;
+        let declared = live.matched(&served);
+        let matched = declared.unwrap_or_else(|| Arc::new(Matched::new(served, metrics)));
         let call = Box::new(Call { head, control, payload, oddity: None, permit });
-        Selected::Read(Read { call, served, metrics, would })
+        Selected::Read(Read { call, matched, would })
     }
 
     async fn http(
@@ -252,7 +255,7 @@ impl<R> Select<R> {
                     would = would.or(Some(Refusal::UndeclaredBody.code()));
                 }
                 let payload = Payload::Http(body);
-                return Ok(self.read(head, control, payload, permit, chosen, would));
+                return Ok(self.read(head, control, payload, permit, &live, chosen, would));
             }
         }
         let most = limit(&groups, &self.shared);
@@ -286,7 +289,7 @@ impl<R> Select<R> {
         drop(groups);
         if chosen.class == Class::Read {
             let payload = Payload::Http(collected.into());
-            return Ok(self.read(head, control, payload, permit, chosen, would));
+            return Ok(self.read(head, control, payload, permit, &live, chosen, would));
         }
         self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
     }
@@ -389,7 +392,7 @@ impl<R> Select<R> {
         }
         if chosen.class == Class::Read {
             let payload = Payload::Mcp(call);
-            return Ok(self.read(head, control, payload, permit, chosen, would));
+            return Ok(self.read(head, control, payload, permit, &live, chosen, would));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -614,9 +617,7 @@ impl<R> Select<R> {
     }
 
     fn count(&self, permit: &Permit, class: Class) {
-        if let Some(gauge) = self.shared.metrics.common().inflight.gauge(class) {
-            permit.count_in(gauge);
-        }
+        permit.count_in(&self.shared.metrics.common().inflight, class);
     }
 
     /// The class of an undeclared safe method: a read, unless the policy says otherwise, or unless the
