@@ -171,20 +171,29 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Service<Arrival> for Codec<P> {
     }
 
     fn call(&mut self, arrival: Arrival) -> EdgeFuture {
-        // The one box of a read.
         let edge = Arc::clone(&self.edge);
-        Box::pin(async move {
-            let spans = edge.cx.shared.settings.spans.as_ref();
-            let span = spans.and_then(|spans| spans.begin(arrival.request.headers()));
-            let mut response = edge.answer(arrival, span.clone()).await;
-            if let Some(span) = span {
-                span.answered(response.status().as_u16());
-                let body = std::mem::take(response.body_mut());
-                *response.body_mut() = body.hold(span);
-            }
-            Ok(response)
-        })
+        let spans = edge.cx.shared.settings.spans.as_ref();
+        let span = spans.and_then(|spans| spans.begin(arrival.request.headers()));
+        // What needs no waiting is done before there is a future: what passes through its hands is large,
+        // and a future would keep room for each form of it.
+        let opened = edge.open(arrival);
+        // The one box of a read.
+        Box::pin(edge.answering(opened, span))
     }
+}
+
+/// A request that was taken apart.
+struct Opened {
+    /// The call, as if it were a plain one. One box from here to the upstream: its parts are large, and
+    /// each step would move them.
+    call: Box<Call>,
+    peer: Arc<Peer>,
+    began: Instant,
+    stripped: u32,
+    is_grpc: bool,
+    is_mcp: bool,
+    /// Whether its `Origin` may speak MCP.
+    origin: Result<(), Refusal>,
 }
 
 /// What an answer of ours is written in.
@@ -206,26 +215,39 @@ enum Asks {
 }
 
 impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
-    async fn answer(
-        self: &Arc<Self>,
-        arrival: Arrival,
+    fn answering(
+        self: Arc<Self>,
+        opened: Result<Opened, Box<Response<Body>>>,
         span: Option<Arc<CallSpan>>,
-    ) -> Response<Body> {
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+        async move {
+            let Some(span) = span else { return Ok(self.answer(opened, None).await) };
+            // Boxed: nobody collects the spans of most sidecars.
+            let mut response = Box::pin(self.answer(opened, Some(Arc::clone(&span)))).await;
+            span.answered(response.status().as_u16());
+            let body = std::mem::take(response.body_mut());
+            *response.body_mut() = body.hold(span);
+            Ok(response)
+        }
+    }
+
+    /// Takes a request apart, or answers it at once.
+    fn open(&self, arrival: Arrival) -> Result<Opened, Box<Response<Body>>> {
         let shared = &self.cx.shared;
         let began = shared.clock.instant();
         let Arrival { request, peer } = arrival;
+        let refused = |refusal: Refusal, voice| Err(Box::new(self.refuse(refusal.into(), voice)));
         let Some(permit) = self.cx.places.take() else {
-            return self.refuse(Refusal::Overloaded.into(), Voice::Http);
+            return refused(Refusal::Overloaded, Voice::Http);
         };
         if self.cx.draining.load(Ordering::Relaxed) {
-            return self.refuse(Refusal::Draining.into(), Voice::Http);
+            return refused(Refusal::Draining, Voice::Http);
         }
         let (parts, body) = request.into_parts();
         let body = Body::incoming(body, parts.version);
         // Trailers of requests end here, but for gRPC's (contract section 3).
         let is_grpc = grpc::is_grpc(&parts.headers);
         let body = if is_grpc { body } else { body.with_trailers(Trailers::Drop) };
-        let voice = || if is_grpc { Voice::Grpc } else { Voice::Http };
         // Only a POST holds a message there, and GET and DELETE are of its sessions; anything else is a
         // plain call, matched and gated as such.
         let is_bare =
@@ -240,43 +262,60 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         });
         let Decoded { mut head, control, oddity, stripped } = match decoded {
             Ok(decoded) => decoded,
-            Err(refusal) => return self.refuse(refusal.into(), voice()),
+            Err(refusal) => {
+                return refused(refusal, if is_grpc { Voice::Grpc } else { Voice::Http });
+            }
         };
         head.origin.is_tls = peer.is_tls;
-        if !settings.principals.is_empty() {
+        let call = Box::new(Call { head, control, payload: Payload::Http(body), oddity, permit });
+        Ok(Opened { call, peer, began, stripped, is_grpc, is_mcp, origin })
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        opened: Result<Opened, Box<Response<Body>>>,
+        span: Option<Arc<CallSpan>>,
+    ) -> Response<Body> {
+        let shared = &self.cx.shared;
+        let Opened { mut call, peer, began, stripped, is_grpc, is_mcp, origin } = match opened {
+            Ok(opened) => opened,
+            Err(response) => return *response,
+        };
+        let voice = || if is_grpc { Voice::Grpc } else { Voice::Http };
+        if !shared.settings.principals.is_empty() {
             // Boxed: most sidecars have no such source.
-            let identified = Box::pin(self.identify(&mut head, &peer)).await;
+            let identified = Box::pin(self.identify(&mut call.head, &peer)).await;
             if let Err(refusal) = identified {
                 return self.refuse(refusal.into(), voice());
             }
         }
         if let Some(span) = span {
-            span.rename(method_name(&head.method).to_owned());
-            span.say("http.request.method", method_name(&head.method));
+            let method = method_name(&call.head.method);
+            span.rename(method.to_owned());
+            span.say("http.request.method", method);
             span.say("url.scheme", "http");
-            head.span = Some(span);
+            call.head.span = Some(span);
         }
         if stripped > 0 {
             shared.metrics.common().stripped_caller.increment(u64::from(stripped));
         }
         if is_mcp {
             // Boxed, so that a plain read's future has no room for a message's.
-            let answering = self.mcp(head, control, oddity, body, permit, peer, began);
-            return Box::pin(answering).await;
+            return Box::pin(self.mcp(call, peer, began)).await;
         }
-        if let Some(tool) = self.bridged_tool(&head) {
+        if let Some(tool) = self.bridged_tool(&call.head) {
             if let Err(refusal) = origin {
                 return self.refuse(refusal.into(), Voice::Rest);
             }
+            let Call { head, control, payload, oddity, permit } = *call;
+            let body = payload.into_body();
             let answering = self.bridge(tool, head, control, oddity, body, permit, peer, began);
             return Box::pin(answering).await;
         }
-        if head.method == Method::OPTIONS && ends_here(&head) {
+        if call.head.method == Method::OPTIONS && ends_here(&call.head) {
             return Response::new(Body::empty());
         }
-        let payload = Payload::Http(body);
-        // One box from here to the upstream: its parts are large, and each step would move them.
-        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
+        let permit = call.permit.clone();
         let answered = self.pipeline.run(call).await;
         self.written(answered, voice(), permit, peer, began)
     }
@@ -293,17 +332,14 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named once")]
     async fn mcp(
         self: &Arc<Self>,
-        head: Head,
-        control: Control,
-        oddity: Option<Oddity>,
-        body: Body,
-        permit: Permit,
-        peer: Peer,
+        call: Box<Call>,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
+        let Call { head, control, payload, oddity, permit } = *call;
+        let body = payload.into_body();
         if head.method != Method::POST {
             return self.pass_bare(head, oddity, body, permit).await;
         }
@@ -417,7 +453,7 @@ impl<P> Edge<P> {
         answered: Answered,
         voice: Voice,
         permit: Permit,
-        peer: Peer,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
         let shared = &self.cx.shared;
@@ -715,7 +751,12 @@ where
     }
 
     fn call(&mut self, arrival: Arrival) -> Self::Future {
-        CatchFuture { inner: self.inner.call(arrival) }
+        match catch_unwind(AssertUnwindSafe(|| self.inner.call(arrival))) {
+            Ok(inner) => CatchFuture { inner: Some(inner), panicked: None },
+            Err(panic) => {
+                CatchFuture { inner: None, panicked: Some(Box::new(panicked(&panic))) }
+            }
+        }
     }
 }
 
@@ -723,7 +764,8 @@ pin_project! {
     /// See [`CatchLayer`].
     struct CatchFuture<F> {
         #[pin]
-        inner: F,
+        inner: Option<F>,
+        panicked: Option<Box<Response<Body>>>,
     }
 }
 
@@ -731,7 +773,11 @@ impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for CatchFut
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<F::Output> {
-        let inner = self.project().inner;
+        let this = self.project();
+        let Some(inner) = this.inner.as_pin_mut() else {
+            let response = this.panicked.take();
+            return response.map_or(Poll::Pending, |response| Poll::Ready(Ok(*response)));
+        };
         match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(polled) => polled,
             Err(panic) => Poll::Ready(Ok(panicked(&panic))),

@@ -156,6 +156,16 @@ pub enum Payload {
     Mcp(Box<crate::mcp::request::ToolCall>),
 }
 
+impl Payload {
+    /// The request's body, as it came.
+    pub fn into_body(self) -> Body {
+        match self {
+            Self::Http(body) => body,
+            Self::Mcp(call) => Body::full(call.message().body().clone()),
+        }
+    }
+}
+
 /// Which transport a call came in on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {

@@ -85,7 +85,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         question: Question,
         refused: Box<Refused>,
         body: Collected,
-        peer: Peer,
+        peer: Arc<Peer>,
     ) -> Response<Body> {
         let (sender, stream) = Body::channel(CHANNEL);
         let made: Arc<Made> = Arc::default();

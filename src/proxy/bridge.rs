@@ -9,6 +9,7 @@
 //! Limits: [`MAX_BODY`] bytes. The route is there while the policy declares a tool, unless
 //! `mcp.call_route` is `forward`: then the upstream serves it, and it is a plain HTTP call.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::response::Parts;
@@ -82,7 +83,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         oddity: Option<Oddity>,
         body: Body,
         permit: Permit,
-        peer: Peer,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
         let refuse = |refusal: Refusal| self.refuse(refusal.into(), Voice::Rest);
@@ -262,7 +263,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         principal: &Principal,
         id: &Id,
         permit: Permit,
-        peer: Peer,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
         let answered = match answered {
