@@ -205,6 +205,14 @@ enum Voice {
     Mcp(Id, Era, Asks),
 }
 
+/// What becomes of a message.
+enum Routed {
+    /// It calls a tool; what is kept, if its client may be asked on a held stream.
+    Call(Voice, Option<Box<Held>>),
+    /// It passes.
+    Pass(Message),
+}
+
 /// Whether a client can be asked in the answer to its call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
@@ -334,76 +342,38 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
 
     async fn mcp(
         self: &Arc<Self>,
-        call: Box<Call>,
+        mut call: Box<Call>,
         peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
-        let Call { head, control, payload, oddity, permit } = *call;
-        let body = payload.into_body();
-        if head.method != Method::POST {
-            return self.pass_bare(head, oddity, body, permit).await;
+        let none = Payload::Http(Body::empty());
+        let body = std::mem::replace(&mut call.payload, none).into_body();
+        if call.head.method != Method::POST {
+            let Call { head, oddity, permit, .. } = *call;
+            // Boxed, as a message that runs no tool: a tool's call has no room for it.
+            return Box::pin(self.pass_bare(head, oddity, body, permit)).await;
         }
-        let read = self.read_message(&head, body).await;
-        let (message, collected) = match read {
+        let (message, collected) = match self.read_message(&call.head, body).await {
             Ok(read) => read,
             Err(early) => return *early,
         };
-        let route = self.cx.methods.route(&message).and_then(|route| {
-            check_headers(&head.headers, &message)?;
-            Ok(route)
-        });
-        match route {
-            Ok(Route::Call) => {}
-            Ok(Route::Pass) => {
+        let (voice, held) = match self.routed(&mut call, message) {
+            Ok(Routed::Call(voice, held)) => (voice, held),
+            Ok(Routed::Pass(message)) => {
                 let bytes = message.body().clone();
                 let body = Body::full(bytes).hold(collected);
-                return self.pass_message(head, oddity, &message, body, permit).await;
+                let Call { head, oddity, permit, .. } = *call;
+                let passing = self.pass_message(head, oddity, &message, body, permit);
+                return Box::pin(passing).await;
             }
             Err(rejection) => return self.reject(&rejection),
-        }
-        let era = Era::of(&head.headers, &message);
-        let call = match ToolCall::read(message, era) {
-            Ok(call) => call,
-            Err(rejection) => return self.reject(&rejection),
         };
-        let asks = match era {
-            Era::Modern if call.elicitation().form => Asks::Round,
-            Era::Modern | Era::Legacy => Asks::No,
-        };
-        if let Some(span) = &head.span {
-            span.rename("tools/call".to_owned());
-            span.say("mcp.method.name", "tools/call");
-            span.say("gen_ai.operation.name", "execute_tool");
-            let parent = call.trace_parent();
-            let parent = parent.and_then(|text| TraceParent::parse(text.as_bytes()));
-            if let Some(parent) = parent.filter(|parent| parent.is_sampled) {
-                span.of_message(parent);
-            }
-        }
-        let id = call.id().clone();
-        let voice = Voice::Mcp(id.clone(), era, asks);
-        let (control, oddity) = match tool_control(control, &call) {
-            Ok(control) => (control, oddity),
-            Err((control, refusal)) => (control, oddity.or(Some(Oddity::Other(refusal)))),
-        };
-        // Kept to make the call once its client has confirmed it.
-        let held = self.may_hold(&head, &call).map(|session| {
-            let call = Call {
-                head: head.clone(),
-                control: control.clone(),
-                payload: Payload::Mcp(Box::new(call.clone())),
-                oddity: None,
-                permit: permit.clone(),
-            };
-            Held { call, id, session }
-        });
-        let payload = Payload::Mcp(Box::new(call));
-        let call = Box::new(Call { head, control, payload, oddity, permit: permit.clone() });
+        let permit = call.permit.clone();
         let answered = self.pipeline.run(call).await;
         match (answered, held) {
             (Err(mut refused), Some(held)) if refused.question.is_some() => {
                 match refused.question.take() {
-                    Some(question) => self.hold(held, *question, refused, collected, peer),
+                    Some(question) => self.hold(*held, *question, refused, collected, peer),
                     None => self.refuse(refused, voice),
                 }
             }
@@ -412,6 +382,50 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 self.written(answered, voice, permit, peer, began)
             }
         }
+    }
+
+    /// What becomes of a message: a tool's call is put into the call.
+    fn routed(&self, call: &mut Call, message: Message) -> Result<Routed, Box<Rejection>> {
+        let route = self.cx.methods.route(&message)?;
+        check_headers(&call.head.headers, &message)?;
+        match route {
+            Route::Call => {}
+            Route::Pass => return Ok(Routed::Pass(message)),
+        }
+        let era = Era::of(&call.head.headers, &message);
+        let tool = ToolCall::read(message, era)?;
+        let asks = match era {
+            Era::Modern if tool.elicitation().form => Asks::Round,
+            Era::Modern | Era::Legacy => Asks::No,
+        };
+        if let Some(span) = &call.head.span {
+            span.rename("tools/call".to_owned());
+            span.say("mcp.method.name", "tools/call");
+            span.say("gen_ai.operation.name", "execute_tool");
+            let parent = tool.trace_parent();
+            let parent = parent.and_then(|text| TraceParent::parse(text.as_bytes()));
+            if let Some(parent) = parent.filter(|parent| parent.is_sampled) {
+                span.of_message(parent);
+            }
+        }
+        let voice = Voice::Mcp(tool.id().clone(), era, asks);
+        if let Err(refusal) = tool_control(&mut call.control, &tool) {
+            call.oddity.get_or_insert(Oddity::Other(refusal));
+        }
+        // Kept to make the call once its client has confirmed it.
+        let held = self.may_hold(&call.head, &tool).map(|session| {
+            let id = tool.id().clone();
+            let call = Call {
+                head: call.head.clone(),
+                control: call.control.clone(),
+                payload: Payload::Mcp(Box::new(tool.clone())),
+                oddity: None,
+                permit: call.permit.clone(),
+            };
+            Box::new(Held { call, id, session })
+        });
+        call.payload = Payload::Mcp(Box::new(tool));
+        Ok(Routed::Call(voice, held))
     }
 
     async fn read_message(
@@ -591,7 +605,7 @@ impl<P> Edge<P> {
 
 /// The controls of a tool call: those in `_meta`, and those that came as headers. A control that is
 /// malformed is an oddity: refused where the rules are enforced.
-fn tool_control(mut control: Control, call: &ToolCall) -> Result<Control, (Control, Refusal)> {
+fn tool_control(control: &mut Control, call: &ToolCall) -> Result<(), Refusal> {
     let meta = match call.controls() {
         Ok(meta) => meta,
         Err(fault) => {
@@ -602,23 +616,27 @@ fn tool_control(mut control: Control, call: &ToolCall) -> Result<Control, (Contr
                 "takeback/task" => "takeback/task is a label of 1 to 200 characters",
                 _ => "takeback/confirm is a token",
             };
-            return Err((control, Refusal::InvalidMeta(what)));
+            return Err(Refusal::InvalidMeta(what));
         }
     };
     if let (Some(header), Some(member)) = (&control.key, &meta.key)
         && header != member
     {
-        return Err((control, Refusal::KeyConflict));
+        return Err(Refusal::KeyConflict);
     }
-    control.key = control.key.or(meta.key);
+    if meta.key.is_some() && control.key.is_none() {
+        control.key = meta.key;
+    }
     control.stage = control.stage || meta.stage;
-    control.task = meta.task.or(control.task);
-    control.confirm = match (meta.token, meta.confirm) {
-        (Some(token), _) => Some(Confirmation::Token(token)),
-        (None, true) => Some(Confirmation::Word),
-        (None, false) => control.confirm,
-    };
-    Ok(control)
+    if meta.task.is_some() {
+        control.task = meta.task;
+    }
+    match (meta.token, meta.confirm) {
+        (Some(token), _) => control.confirm = Some(Confirmation::Token(token)),
+        (None, true) => control.confirm = Some(Confirmation::Word),
+        (None, false) => {}
+    }
+    Ok(())
 }
 
 /// A page of another origin may not speak MCP through us (standards MCP-16): an `Origin` must be the

@@ -68,7 +68,11 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         call: Box<Call>,
         next: Next<'_, N>,
     ) -> Answered {
-        let call = match self.plain_read(call) {
+        let plain = match call.payload {
+            Payload::Http(_) => self.plain_read(call),
+            Payload::Mcp(_) => self.plain_tool(call),
+        };
+        let call = match plain {
             Ok(read) => return Ok(self.reads.run(Attempt::Read(read)).await.reply),
             Err(call) => call,
         };
@@ -152,9 +156,7 @@ impl<R> Select<R> {
     /// The usual read: one operation, no condition, nothing odd. It streams, and nothing is waited
     /// for. Any other call is given back.
     fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
-        let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
-        // A traced call says what it was matched to, further below.
-        if !is_plain || call.control.stage || call.head.span.is_some() {
+        if !is_plain(&call) {
             return Err(call);
         }
         let live = self.shared.policies.peek();
@@ -170,6 +172,27 @@ impl<R> Select<R> {
             return Ok(Read { call, matched, would: None });
         }
         drop(found);
+        Err(call)
+    }
+
+    /// The usual read of a tool: declared without a condition or a pin, and no round of an earlier call.
+    /// Any other call is given back.
+    fn plain_tool(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
+        let Payload::Mcp(tool) = &call.payload else { return Err(call) };
+        if !is_plain(&call) || tool.request_state().is_some() {
+            return Err(call);
+        }
+        let live = self.shared.policies.peek();
+        if let Some(group) = live.snapshot.find_tool(tool.name())
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && served.schema_sha256.is_none()
+            && let Some(matched) = live.matched(served)
+        {
+            self.count(&call.permit, Class::Read);
+            return Ok(Read { call, matched, would: None });
+        }
         Err(call)
     }
 
@@ -709,6 +732,11 @@ impl<R> Select<R> {
             CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
         })
     }
+}
+
+/// Nothing about a call is odd, and nobody is told what it is matched to.
+fn is_plain(call: &Call) -> bool {
+    call.oddity.is_none() && !call.control.stage && call.head.span.is_none()
 }
 
 /// Reads on a little before a refusal that did not need the body, so that the caller, who is still
