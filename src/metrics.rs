@@ -682,14 +682,13 @@ impl Metrics {
 
 impl Common {
     fn new(maker: &Maker<'_>) -> Self {
-        let histograms = |name: &'static str,
-                          bounds: &'static [f64],
-                          fixed: &[(&'static str, &str)]| {
-            let of = |class: &Class| {
-                maker.histogram(name, bounds, &with(fixed, "class", class.as_str()))
+        let histograms =
+            |name: &'static str, bounds: &'static [f64], fixed: &[(&'static str, &str)]| {
+                let of = |class: &Class| {
+                    maker.histogram(name, bounds, &with(fixed, "class", class.as_str()))
+                };
+                Table(Class::ALL.iter().map(of).collect())
             };
-            Table(Class::ALL.iter().map(of).collect())
-        };
         let duration = "takeback_request_duration_seconds";
         let oldest = "takeback_ledger_oldest_entry_timestamp_seconds";
         let ledger = |result| {

@@ -98,7 +98,8 @@ impl Dispatch {
     fn sending(
         &self,
         attempt: Attempt,
-    ) -> (Sending<impl Future<Output = Sent>, impl Future<Output = Sent>>, Option<Arc<CallSpan>>) {
+    ) -> (Sending<impl Future<Output = Sent>, impl Future<Output = Sent>>, Option<Arc<CallSpan>>)
+    {
         let span = match &attempt {
             Attempt::Read(read) => read.call.head.span.clone(),
             Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
@@ -124,7 +125,9 @@ impl Dispatch {
         }
         let sending = match flight {
             None => Sending::Plain(self.upstream.send(request, &clocks)),
-            Some(flight) => Sending::Cancellable(Box::pin(self.cancellable(request, clocks, flight))),
+            Some(flight) => {
+                Sending::Cancellable(Box::pin(self.cancellable(request, clocks, flight)))
+            }
         };
         (sending, span)
     }
