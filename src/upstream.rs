@@ -10,9 +10,9 @@
 //! [`Protocol`] says how it is spoken to: plain HTTP/1.1; TLS, with HTTP/2 if the upstream takes it
 //! and HTTP/1.1 else; or plain HTTP/2 by prior knowledge.
 //!
-//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task
-//! and no allocation per call: a `Link` is one box that moves from the idle list into the answer's
-//! body and back, with its timer. A link returns to the list only when its answer was read to the
+//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs a call no
+//! task, and one allocation for what waits for the answer: a `Link` is one box that moves from the
+//! idle list into the answer's body and back, with its timer. A link returns to the list only when its answer was read to the
 //! end and hyper says at that moment that it is ready for another request. So half-read answers,
 //! answers that came before their request was written, and connections with bytes nobody asked for
 //! are closed instead (H-20q). The idle limit (3 s) is below what servers use, which keeps the race

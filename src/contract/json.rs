@@ -1184,6 +1184,26 @@ mod tests {
     }
 
     proptest! {
+        /// Bytes near the ones that end a plain run, and those whose high bit is set.
+        #[test]
+        fn a_plain_run_ends_where_a_look_at_each_byte_says(
+            bytes in proptest::collection::vec(
+                prop_oneof![
+                    4 => Just(b'a'),
+                    1 => any::<u8>(),
+                    1 => prop_oneof![Just(b'!'), Just(b'"'), Just(b'#'), Just(b'['), Just(b'\\')],
+                    1 => prop_oneof![Just(0x1f), Just(0x20), Just(0x7f), Just(0x80), Just(0xa2)],
+                ],
+                0..64,
+            ),
+        ) {
+            let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
+            let naive = bytes.iter().position(is_end).unwrap_or(bytes.len());
+            prop_assert_eq!(plain(&bytes), naive);
+        }
+    }
+
+    proptest! {
         #[test]
         fn reads_what_another_parser_wrote(value in json()) {
             let text = serde_json::to_string_pretty(&value).unwrap();

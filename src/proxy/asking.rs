@@ -66,7 +66,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             head.headers.get_all(header::ACCEPT).iter().any(|accept| {
                 accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream"))
             });
-        let live = shared.policies.load();
+        let live = shared.policies.peek();
         let is_read = live.snapshot.find_tool(call.name()).is_some_and(|group| {
             group.operations.iter().all(|served| served.operation.class == Class::Read)
         });
