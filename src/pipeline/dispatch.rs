@@ -83,10 +83,9 @@ impl Stage<Attempt> for Dispatch {
     }
 }
 
-/// A call on its way.
+/// A call on its way. Boxed, or each future around it would have room for it, some of them twice.
 enum Sending<F, C> {
-    Plain(F),
-    /// Boxed, or every call's future would have room for it.
+    Plain(Pin<Box<F>>),
     Cancellable(Pin<Box<C>>),
     /// Its request could not be made.
     Failed,
@@ -124,7 +123,7 @@ impl Dispatch {
             span.put(request.headers_mut());
         }
         let sending = match flight {
-            None => Sending::Plain(self.upstream.send(request, &clocks)),
+            None => Sending::Plain(Box::pin(self.upstream.send(request, &clocks))),
             Some(flight) => {
                 Sending::Cancellable(Box::pin(self.cancellable(request, clocks, flight)))
             }
