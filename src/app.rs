@@ -208,7 +208,7 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
     }
     let clock = Clock::system(newest_ms(&config.ledger));
     // The bucket lists are constants, and a test makes them.
-    let metrics = Metrics::new().map_err(|error| AppError::Runtime(io::Error::other(error)))?;
+    let metrics = Metrics::new();
     let health = Health::new(clock.clone());
     let tasks = Tasks::new();
 
@@ -525,7 +525,8 @@ fn settings(config: &Config) -> Settings {
     let limits = &config.limits;
     let timeouts = &config.timeouts;
     Settings {
-        report_header: config.report_header.clone(),
+        // Once for each process.
+        report_header: Box::leak(Box::new(config.report_header.clone())),
         mode: config.mode,
         limits: Limits {
             request_body_bytes: limits.request_body_bytes,

@@ -31,6 +31,7 @@ use http::{HeaderValue, Response};
 use super::audit;
 use super::dispatch::Observation;
 use super::image::Image;
+use super::live::Metered;
 use super::step::{Next, Stage, Step};
 use super::{Attempt, Carried, Form, Recorded, Reply, Shared, Write};
 use crate::call::payload::Body;
@@ -50,7 +51,7 @@ pub use head::{
 use notice::Notice;
 use outcome::{Conclusion, Dispatched, conclude};
 pub use outcome::{IF_UNCHANGED, is_what_it_says};
-use reading::About;
+use reading::{About, Settling};
 pub use recorded::{recorded_answer, recorded_report};
 pub use waiting::rearm;
 
@@ -98,7 +99,13 @@ impl Step for Settle {
             Attempt::Read(read) => {
                 let about = About::of(&read);
                 let observation = next.run(Attempt::Read(read)).await;
-                about.settle(&self.shared, observation).await.into()
+                match about.settle(&self.shared, observation) {
+                    Settling::Done(reply) => reply.into(),
+                    // Boxed: a plain read's future has no room for a tool's answer.
+                    Settling::Tool(reading) => {
+                        Box::pin(about.tool(&self.shared, *reading)).await.into()
+                    }
+                }
             }
             Attempt::Write(recorded) => {
                 let case = Arc::new(Case {
@@ -246,7 +253,7 @@ impl Case {
             report,
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
             decision: audit::decision(write),
-            metrics: Arc::clone(&write.metrics),
+            metrics: Metered::Own(Arc::clone(&write.metrics)),
             class: write.class,
             upstream: elapsed,
             elsewhere: None,
@@ -425,7 +432,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         report: header,
         entry: None,
         decision: Decision::Forwarded,
-        metrics: Arc::clone(&write.metrics),
+        metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: Duration::ZERO,
         elsewhere: None,

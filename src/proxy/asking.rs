@@ -67,7 +67,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             head.headers.get_all(header::ACCEPT).iter().any(|accept| {
                 accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream"))
             });
-        let live = shared.policies.load();
+        let live = shared.policies.peek();
         let is_read = live.snapshot.find_tool(call.name()).is_some_and(|group| {
             group.operations.iter().all(|served| served.operation.class == Class::Read)
         });
@@ -86,7 +86,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         question: Question,
         refused: Box<Refused>,
         body: Collected,
-        peer: Peer,
+        peer: Arc<Peer>,
     ) -> Response<Body> {
         let (sender, stream) = Body::channel(CHANNEL);
         let made: Arc<Made> = Arc::default();

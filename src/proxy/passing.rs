@@ -232,7 +232,7 @@ impl<P> Edge<P> {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 let stripped =
-                    http_headers::sift_answer(&mut parts.headers, &settings.report_header);
+                    http_headers::sift_answer(&mut parts.headers, settings.report_header);
                 shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
                 Response::from_parts(parts, passed(shared, body).hold(permit))
             }

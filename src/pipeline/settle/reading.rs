@@ -1,6 +1,7 @@
 //! A read on its way back: it is passed on with its report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::response::Parts;
 use http::{HeaderValue, Response};
@@ -16,22 +17,36 @@ use crate::http::grpc::is_grpc;
 use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind};
 use crate::mcp::jsonrpc::Id;
-use crate::metrics::{Decision, OperationMetrics};
+use crate::metrics::Decision;
 use crate::pipeline::dispatch::Observation;
+use crate::pipeline::live::{Matched, Metered};
 use crate::pipeline::stream::{self, Rewrite, Watched};
 use crate::pipeline::{Read, Reply, Shared};
-use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 
 /// What the report of a read needs once the read itself is sent.
 pub(super) struct About {
-    served: Arc<Served>,
-    metrics: Arc<OperationMetrics>,
+    matched: Arc<Matched>,
     would: Option<&'static str>,
     tool: Option<(Id, Era)>,
     authority: Option<HeaderValue>,
     is_tls: bool,
     is_grpc: bool,
+}
+
+/// How far a read is settled.
+pub(super) enum Settling {
+    Done(Reply),
+    Tool(Box<Reading>),
+}
+
+/// A tool's answer that is yet to be read.
+pub(super) struct Reading {
+    parts: Parts,
+    body: Body,
+    id: Id,
+    era: Era,
+    elapsed: Duration,
 }
 
 impl About {
@@ -41,8 +56,7 @@ impl About {
             Payload::Http(_) => None,
         };
         Self {
-            served: Arc::clone(&read.served),
-            metrics: Arc::clone(&read.metrics),
+            matched: Arc::clone(&read.matched),
             would: read.would,
             tool,
             authority: read.call.head.authority.clone(),
@@ -52,14 +66,14 @@ impl About {
     }
 
     fn report(&self) -> Report {
-        let mut report = Report::for_read(self.served.operation.id.clone());
+        let mut report = Report::for_read(self.matched.served.operation.id.clone());
         report.would = self.would.map(Into::into);
         report
     }
 
     /// The report as JSON: the header's text, which is made once per operation.
     fn json(&self) -> String {
-        match (self.would, self.served.read_header.to_str()) {
+        match (self.would, self.matched.header.to_str()) {
             (None, Ok(made)) => made.to_owned(),
             (Some(_), _) | (None, Err(_)) => self.report().to_json(),
         }
@@ -67,12 +81,13 @@ impl About {
 
     fn header(&self) -> HeaderValue {
         match self.would {
-            None => self.served.read_header.clone(),
+            None => self.matched.header.clone(),
             Some(_) => self.report().to_header(MAX_HEADER),
         }
     }
 
-    pub(super) async fn settle(self, shared: &Shared, observation: Observation) -> Reply {
+    /// The reply, or the answer of a tool, which is yet to be read.
+    pub(super) fn settle(&self, shared: &Shared, observation: Observation) -> Settling {
         let Observation { sent, elapsed } = observation;
         let (response, report) = match sent {
             Sent::Answer(answer) => {
@@ -88,15 +103,31 @@ impl About {
                     }
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
-                        let answering = self.tool_answer(shared, parts, body, id, *era);
-                        let response = Box::pin(answering).await;
-                        (response, None)
+                        let (id, era) = (id.clone(), *era);
+                        let reading = Reading { parts, body, id, era, elapsed };
+                        return Settling::Tool(Box::new(reading));
                     }
                 }
             }
             Sent::NotSent(reason) => self.notice(&Notice::NotSent(reason)),
             Sent::Lost(reason) => self.notice(&Notice::ReadLost(reason)),
         };
+        Settling::Done(self.reply(response, report, elapsed))
+    }
+
+    /// The reply with a tool's answer.
+    pub(super) async fn tool(&self, shared: &Shared, reading: Reading) -> Reply {
+        let elapsed = reading.elapsed;
+        let response = self.tool_answer(shared, reading).await;
+        self.reply(response, None, elapsed)
+    }
+
+    fn reply(
+        &self,
+        response: Response<Body>,
+        report: Option<HeaderValue>,
+        elapsed: Duration,
+    ) -> Reply {
         Reply {
             response,
             report,
@@ -106,7 +137,7 @@ impl About {
             } else {
                 Decision::Forwarded
             },
-            metrics: self.metrics,
+            metrics: Metered::Matched(Arc::clone(&self.matched)),
             class: Class::Read,
             upstream: elapsed,
             elsewhere: None,
@@ -122,14 +153,9 @@ impl About {
     }
 
     /// A read tool's answer with its report in it. What cannot be read passes untouched.
-    async fn tool_answer(
-        &self,
-        shared: &Shared,
-        parts: Parts,
-        body: Body,
-        id: &Id,
-        era: Era,
-    ) -> Response<Body> {
+    async fn tool_answer(&self, shared: &Shared, reading: Reading) -> Response<Body> {
+        let Reading { parts, body, id, era, .. } = reading;
+        let id = &id;
         let report = self.json();
         let reports = shared.settings.mcp.reports;
         let in_header = |mut parts: Parts| {
