@@ -280,7 +280,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 // What cannot be read has its report in a header, as the pipeline gave it.
                 let kept = reply.report.take();
                 let kept = kept
-                    .or_else(|| parts.headers.get(&self.cx.shared.settings.report_header).cloned());
+                    .or_else(|| parts.headers.get(self.cx.shared.settings.report_header).cloned());
                 let report = report_of(answer.as_ref()).or(kept).unwrap_or_else(|| {
                     Report { class: reply.class, ..Report::default() }.to_header(MAX_HEADER)
                 });
