@@ -271,13 +271,16 @@ struct Inner {
     host: host::Host,
 }
 
+/// Labels as they are written, and what they are of.
+type Labelled = (String, Arc<Buckets>);
+
 /// What is kept apart for each worker.
 #[derive(Default)]
 struct Apart {
     counts: Mutex<Vec<(Counter, Arc<Count>)>>,
     levels: Mutex<Vec<(Gauge, Arc<Depth>)>>,
-    /// Labels as they are written, and the buckets, by name.
-    histograms: Mutex<BTreeMap<&'static str, Vec<(String, Arc<Buckets>)>>>,
+    /// By name.
+    histograms: Mutex<BTreeMap<&'static str, Vec<Labelled>>>,
     /// The cells of a counter's series, by name and labels: several operations may share them.
     tables: Mutex<HashMap<Key, Arc<Cells>>>,
 }
@@ -606,6 +609,12 @@ fn with<'a>(
     let mut labels = fixed.to_vec();
     labels.push((label, value));
     labels
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Metrics {

@@ -202,8 +202,8 @@ struct Opened {
     stripped: u32,
     is_grpc: bool,
     is_mcp: bool,
-    /// Whether its `Origin` may speak MCP.
-    origin: Result<(), Refusal>,
+    /// Its `Origin` may not speak MCP.
+    is_foreign: bool,
 }
 
 /// What an answer of ours is written in.
@@ -233,20 +233,18 @@ enum Asks {
 }
 
 impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
-    fn answering(
+    async fn answering(
         self: Arc<Self>,
         opened: Result<Opened, Box<Response<Body>>>,
         span: Option<Arc<CallSpan>>,
-    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
-        async move {
-            let Some(span) = span else { return Ok(self.answer(opened, None).await) };
-            // Boxed: nobody collects the spans of most sidecars.
-            let mut response = Box::pin(self.answer(opened, Some(Arc::clone(&span)))).await;
-            span.answered(response.status().as_u16());
-            let body = std::mem::take(response.body_mut());
-            *response.body_mut() = body.hold(span);
-            Ok(response)
-        }
+    ) -> Result<Response<Body>, Infallible> {
+        let Some(span) = span else { return Ok(self.answer(opened, None).await) };
+        // Boxed: nobody collects the spans of most sidecars.
+        let mut response = Box::pin(self.answer(opened, Some(Arc::clone(&span)))).await;
+        span.answered(response.status().as_u16());
+        let body = std::mem::take(response.body_mut());
+        *response.body_mut() = body.hold(span);
+        Ok(response)
     }
 
     /// Takes a request apart, or answers it at once.
@@ -286,7 +284,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         };
         head.origin.is_tls = peer.is_tls;
         let call = Box::new(Call { head, control, payload: Payload::Http(body), oddity, permit });
-        Ok(Opened { call, peer, began, stripped, is_grpc, is_mcp, origin })
+        let is_foreign = origin.is_err();
+        Ok(Opened { call, peer, began, stripped, is_grpc, is_mcp, is_foreign })
     }
 
     async fn answer(
@@ -295,7 +294,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         span: Option<Arc<CallSpan>>,
     ) -> Response<Body> {
         let shared = &self.cx.shared;
-        let Opened { mut call, peer, began, stripped, is_grpc, is_mcp, origin } = match opened {
+        let Opened { mut call, peer, began, stripped, is_grpc, is_mcp, is_foreign } = match opened {
             Ok(opened) => opened,
             Err(response) => return *response,
         };
@@ -322,8 +321,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             return Box::pin(self.mcp(call, peer, began)).await;
         }
         if let Some(tool) = self.bridged_tool(&call.head) {
-            if let Err(refusal) = origin {
-                return self.refuse(refusal.into(), Voice::Rest);
+            if is_foreign {
+                return self.refuse(Refusal::Origin.into(), Voice::Rest);
             }
             let Call { head, control, payload, oddity, permit } = *call;
             let body = payload.into_body();

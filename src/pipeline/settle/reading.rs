@@ -35,6 +35,7 @@ pub(super) struct About {
 }
 
 /// How far a read is settled.
+#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one")]
 pub(super) enum Settling {
     Done(Reply),
     Tool(Box<Reading>),
