@@ -107,7 +107,8 @@ fn h1_a_start_without_room_serves_reads_and_takes_writes_when_there_is_some() {
     });
     let home = Home::new(POLICY, upstream.address);
     let mut process = home.start();
-    // Checkpointed, so that what a start reads is in the file.
+    // Checkpointed, so that what a start reads is in the file. One that is ready hears signals.
+    wait::until("it is ready", || (process.telemetry("/readyz").status == 200).then_some(()));
     process.signal(Signal::TERM);
     assert!(process.wait().success());
     let mut process = home.start();
