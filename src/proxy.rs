@@ -834,9 +834,8 @@ mod tests {
         _: impl Fn(&'static Context, &'static Arc<Hop>, &'static Ask) -> P,
     ) -> [usize; 2] {
         type Parts<P> = (&'static Arc<Edge<P>>, Box<Call>, Arc<Peer>, Instant);
-        let call = |(edge, opened): (Arc<Edge<P>>, Result<Opened, Box<Response<Body>>>)| {
-            edge.answering(opened, None)
-        };
+        type Taken<P> = (Arc<Edge<P>>, Result<Opened, Box<Response<Body>>>);
+        let call = |(edge, opened): Taken<P>| edge.answering(opened, None);
         let message = |(edge, call, peer, began): Parts<P>| edge.mcp(call, peer, began);
         [returned(call), returned(message)]
     }
