@@ -132,6 +132,7 @@ struct Counts {
     errors: usize,
     warnings: usize,
     notes: usize,
+    left_out: usize,
 }
 
 impl Counts {
@@ -143,6 +144,7 @@ impl Counts {
             errors: count(Severity::Error),
             warnings: count(Severity::Warning),
             notes: count(Severity::Info),
+            left_out: compiled.left_out,
         }
     }
 }
@@ -154,8 +156,12 @@ fn summary(folder: &Path, operations: Option<usize>, counts: &Counts) -> String 
         Some(count) => many(count, "operation"),
         None => "cannot be served".to_owned(),
     };
+    let more = match counts.left_out {
+        0 => String::new(),
+        more => format!("; {} more left out", many(more, "finding")),
+    };
     format!(
-        "{}: {operations}, {}, {}, {}",
+        "{}: {operations}, {}, {}, {}{more}",
         folder.display(),
         many(counts.errors, "error"),
         many(counts.warnings, "warning"),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::call::Transport;
-use crate::contract::class::{Class, Level, Mode};
+use crate::contract::class::{Class, Mode};
 use crate::contract::key::Place;
 use crate::contract::operation::{Operation, Target};
 use crate::contract::report::static_read_header;
 use crate::metrics::{Metrics, OperationMetrics};
-use crate::policy::{self, Ceiling, Served, Snapshot};
+use crate::policy::{Ceiling, Served, Snapshot};
 
 /// A handle to the policy in force.
 #[derive(Debug)]
@@ -81,10 +81,7 @@ impl Live {
             )
         };
         let by_index = snapshot.operations().iter().map(of).collect();
-        let level = match snapshot.undeclared() {
-            policy::Undeclared::Confirm(level) => level,
-            policy::Undeclared::Refuse => Level::Challenge,
-        };
+        let level = snapshot.undeclared_level();
         let mut undeclared = Vec::new();
         for transport in [Transport::Http, Transport::Mcp] {
             for class in Class::ALL.iter().copied() {
@@ -147,6 +144,7 @@ fn stand_in(operation: Operation) -> Served {
         read_header: static_read_header(&operation.id),
         operation,
         index: usize::MAX,
+        is_by_method: true,
         notes: Vec::new(),
         ceiling: Ceiling::None,
         schema_sha256: None,

@@ -29,8 +29,9 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
 
+use super::back::{is_what_it_says, media_type};
 use super::live::Live;
-use super::settle::{IF_UNCHANGED, is_what_it_says};
+use super::settle::IF_UNCHANGED;
 use crate::contract::class::words;
 use crate::contract::deadline::is_passed;
 use crate::contract::json::{Doc, Value};
@@ -255,8 +256,23 @@ fn rebuilt(kept: &str, record: &Record, live: &Live) -> Result<(UndoKind, Call),
         return Err(other());
     }
     let call = filled(declared, kept, other)?;
-    is_what_it_says(live, &declared.reference, &call).map_err(|why| why.to_string())?;
+    if !is_the_one(kept, &call) {
+        return Err(other());
+    }
+    is_what_it_says(&live.snapshot, &declared.reference, &call).map_err(|why| why.to_string())?;
     Ok((kind, into_call(call, declared.reference.body_type)))
+}
+
+/// Whether a call goes where the one went that was reported, which a policy may have changed since.
+fn is_the_one(kept: Value<'_>, call: &Resolved) -> bool {
+    let text = |value: Option<Value<'_>>| value.and_then(Value::as_str).map(String::from);
+    let http = kept.get("http").filter(|http| !http.is_null());
+    let said = http.map(|http| (text(http.get("method")), text(http.get("path"))));
+    let built = call
+        .http
+        .as_ref()
+        .map(|(method, path)| (Some(method.as_str().to_owned()), Some(path.to_owned())));
+    text(kept.get("tool")) == call.tool && said == built
 }
 
 /// The declared follow-up with the values that the entry kept.
@@ -297,10 +313,7 @@ fn into_call(call: Resolved, body_type: BodyType) -> Call {
         (None, Some((method, target))) => {
             let mut headers = call.headers;
             if call.body.is_some() {
-                let kind = HeaderValue::from_static(match body_type {
-                    BodyType::Form => "application/x-www-form-urlencoded",
-                    BodyType::Json => "application/json",
-                });
+                let kind = HeaderValue::from_static(media_type(body_type));
                 headers.push((http::header::CONTENT_TYPE, kind));
             }
             Call::Http { method, target, headers, body: call.body }

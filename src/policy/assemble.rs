@@ -96,7 +96,14 @@ impl Files {
             };
             if !docs.contains_key(name) {
                 let left = MAX_CATALOGS.saturating_sub(total);
-                let text = texts.remove(name).unwrap_or_else(|| read(name, left.min(MAX_CATALOG)));
+                let most = left.min(MAX_CATALOG);
+                let read = || {
+                    read(name, most).map_err(|why| match most < MAX_CATALOG {
+                        true => format!("{why}, and all catalogs together {MAX_CATALOGS}"),
+                        false => why,
+                    })
+                };
+                let text = texts.remove(name).unwrap_or_else(read);
                 total = total.saturating_add(text.as_ref().map_or(0, String::len));
                 let doc = text.and_then(|text| {
                     let source = Source::new(name, text);
@@ -256,7 +263,7 @@ pub(super) fn compile(
     let upgraded: Vec<Template> =
         catalogs.iter().flat_map(|(_, _, catalog)| catalog.upgraded()).cloned().collect();
     let faulty = check::faulty(findings);
-    let served_as = served_as(findings, &index, &links, &faulty);
+    let served_as = served_as(findings, &index, &links, &faulty, &defaults);
 
     let mut operations = Vec::with_capacity(declared.len());
     let mut router = Router::default();
@@ -269,6 +276,7 @@ pub(super) fn compile(
             read_header: static_read_header(&operation.id),
             ceiling: if notes.is_empty() { ceiling(own) } else { Ceiling::None },
             index: operations.len(),
+            is_by_method: own.effect.is_none(),
             notes,
             schema_sha256: own.schema_sha256.clone(),
             file: source.map_or_else(|| Arc::from(""), |source| Arc::clone(&source.name)),
@@ -378,6 +386,7 @@ fn served_as(
     index: &Index<'_>,
     links: &[Links],
     faulty: &HashSet<String>,
+    defaults: &[Defaults],
 ) -> Vec<ServedAs> {
     // A read stays one only if nothing is wrong with its contract as ADR-0030 has it: an entry that
     // contradicts itself may be a write that somebody wrote down wrong (case J5).
@@ -398,7 +407,11 @@ fn served_as(
             if is_degraded {
                 if resolved.class != Class::Read || contradicted.contains(id) {
                     resolved.class = Class::Irreversible;
-                    resolved.confirm = resolved.confirm.max(Level::Challenge);
+                    // Never less than a sound irreversible one of its file has by default.
+                    let own = defaults.get(declared.defaults).copied().unwrap_or_default();
+                    let is_destructive = declared.destructive.is_some_and(|flag| flag.value);
+                    let default = check::level_by_class(resolved.class, is_destructive, &own);
+                    resolved.confirm = resolved.confirm.max(Level::Challenge).max(default);
                     if resolved.kind == Kind::Read {
                         resolved.kind = Kind::Mutation;
                     }
@@ -515,8 +528,8 @@ impl Maker<'_> {
             }),
             carrier: carrier(spec),
             statuses: spec
-                .and_then(|spec| spec.statuses.clone())
-                .map(|(statuses, _)| statuses)
+                .and_then(|spec| spec.statuses.as_ref())
+                .map(|listed| listed.statuses.clone())
                 .unwrap_or_else(default_statuses),
             upstream_id: spec
                 .and_then(|spec| spec.upstream_id.clone())

@@ -306,14 +306,21 @@ impl<'d> Catalog<'d> {
         if pages.is_empty() {
             return Err("it is no tools/list answer".to_owned());
         }
+        let mut goes_on = false;
         for page in pages {
             let result = page.get("result").unwrap_or(page);
+            let next = result.get("nextCursor").and_then(Value::as_str);
+            goes_on = next.is_some_and(|next| !next.is_empty());
             let Some(tools) = result.get("tools") else {
                 return Err("it is no tools/list answer: a page has no `tools`".to_owned());
             };
             for tool in tools.elements() {
                 catalog.add_tool(tool);
             }
+        }
+        if goes_on {
+            let what = "the tools of further pages".to_owned();
+            catalog.leave_out(what, "the last page here has a `nextCursor`", None);
         }
         Ok(catalog)
     }

@@ -12,7 +12,7 @@ use crate::contract::operation::{Argument, Target, Verification};
 use crate::contract::plan::Source;
 use crate::contract::template::Part;
 
-use super::diagnostic::{At, Findings, Source as File};
+use super::diagnostic::{At, Findings, Severity, Source as File};
 use super::effect::{Effect, Named, RawFollowUp};
 use super::effect_spec;
 use super::file::{Declared, Defaults};
@@ -83,7 +83,7 @@ pub(super) fn is_safe(declared: &Declared<'_>) -> bool {
 }
 
 /// The level by class that a file's defaults give.
-fn level_by_class(class: Class, is_destructive: bool, defaults: &Defaults) -> Level {
+pub(super) fn level_by_class(class: Class, is_destructive: bool, defaults: &Defaults) -> Level {
     let own = |level: Option<Spanned<Level>>| level.map_or(Level::Challenge, |level| level.value);
     let by_class =
         if class == Class::Irreversible { own(defaults.irreversible) } else { Level::None };
@@ -173,6 +173,9 @@ fn confirm_of(
     let default = level_by_class(class, is_destructive, defaults);
     let level = declared.confirm.map_or(default, |own| own.value);
     let span = declared.confirm.map_or(declared.id_span, |own| own.span);
+    if class == Class::Read {
+        never_confirmed(reading, declared);
+    }
     if level == Level::None && class == Class::Irreversible {
         reading
             .warning("policy/irreversible_unconfirmed", span, "an irreversible write asks nobody")
@@ -184,6 +187,19 @@ fn confirm_of(
             .help("remove `confirm`, or say in a comment why less will do");
     }
     level
+}
+
+/// A read is not held, and so never confirmed: whoever asks for that takes it for more than a read.
+fn never_confirmed(reading: &mut Reading<'_>, declared: &Declared<'_>) {
+    let code = "effect/confirm_on_read";
+    let help = "give it the class of what it changes, or leave this out";
+    if let Some(own) = declared.confirm.filter(|own| own.value > Level::None) {
+        reading.error(code, own.span, "a read is never confirmed").help(help);
+    }
+    if let Some(flag) = declared.destructive.filter(|flag| flag.value) {
+        let message = "what destroys is confirmed, and a read never is";
+        reading.error(code, flag.span, message).help(help);
+    }
 }
 
 /// Checks one operation against all others and links its follow-ups.
@@ -227,6 +243,12 @@ pub(super) fn operation(
     }
     if let (Some(raw), Some(linked)) = (&effect.inverse, &links.inverse) {
         link.restores_request(raw, linked, resolved);
+    }
+    for raw in effect.inverse.iter().chain(&effect.compensate) {
+        link.hidden(raw, Severity::Error);
+    }
+    if let Some(draft) = &effect.draft {
+        link.hidden(&draft.promote, Severity::Warning);
     }
     links.before = declared.before.as_ref().and_then(|raw| link.before(raw));
     links
@@ -385,7 +407,7 @@ fn lints(reading: &mut Reading<'_>, declared: &Declared<'_>, effect: &Effect, re
 pub(super) fn faulty(findings: &Findings) -> HashSet<String> {
     findings
         .iter()
-        .filter(|finding| finding.severity == super::diagnostic::Severity::Error)
+        .filter(|finding| finding.severity == Severity::Error)
         .filter_map(|finding| finding.operation.as_deref().map(str::to_owned))
         .collect()
 }

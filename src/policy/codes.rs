@@ -79,6 +79,12 @@ const CODES: &[(&str, &str)] = &[
          way. Keep the one that names its operation and where its arguments come from.",
     ),
     (
+        "effect/confirm_on_read",
+        "A read is passed on as it comes, and never held for a confirmation. With `confirm` or \
+         `destructive: true` an operation is more than a read: give it the class of what it changes. \
+         Until then it is served as irreversible.",
+    ),
+    (
         "effect/confirmation_for_draft",
         "A staged call runs the draft, and is confirmed through this operation. The draft \
          asks for a confirmation and the operation for none, so it is served with the draft's \
@@ -173,6 +179,12 @@ const CODES: &[(&str, &str)] = &[
          required input cannot be.",
     ),
     (
+        "effect/mapping_sensitive",
+        "What `sensitive` names is never kept or reported, so a call that is made of it can never be \
+         offered, and nothing takes the effect back. Map something else, such as an id of the answer, \
+         or call the effect irreversible.",
+    ),
+    (
         "effect/mapping_sets_safety_control",
         "The confirmation and the key of a follow-up are given by whoever makes it. A mapping \
          that sets one would confirm in the caller's name.",
@@ -249,6 +261,12 @@ const CODES: &[(&str, &str)] = &[
         "effect/schema_pin",
         "The tool's schema in the catalog is not the one that was pinned. Somebody must look \
          at what changed before the contract is trusted again.",
+    ),
+    (
+        "effect/too_many_arguments",
+        "A call that follows has at most 256 arguments: they are held against each other here, \
+         and filled one by one with every call. No request of the vendors' documents has so many \
+         inputs; map an object as a whole.",
     ),
     (
         "policy/ambiguous_scalar",
@@ -365,7 +383,7 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/overlap_unchecked",
-        "There are too many templates to compare them all. At run time overlaps are decided \
+        "There are too many templates, or values of conditions, to compare them all. At run time overlaps are decided \
          all the same.",
     ),
     (
@@ -399,6 +417,18 @@ const CODES: &[(&str, &str)] = &[
         "policy/too_large",
         "A policy file is at most 1 MiB, so that one file can be reviewed. Split it; every \
          file of the directory is read.",
+    ),
+    (
+        "policy/too_many_conditions",
+        "One `where` has at most 32 conditions: every call of the target is held against each, \
+         and each variant against its siblings. Name the members that tell this operation from \
+         them, not all that a call of it has.",
+    ),
+    (
+        "policy/too_many_elements",
+        "`one_of`, `sensitive` and `vary_on` have at most 256 elements, because every call is \
+         held against each of them. Ask for less (`exists`), or hide and tell apart by a member \
+         that holds the others.",
     ),
     (
         "policy/too_many_operations",

@@ -2,8 +2,8 @@
 //!
 //! A change is weaker if it lets something through that the old policy would have stopped, asked
 //! about, recorded as worse, or protected: a milder class, a weaker confirmation, `observe` for
-//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, more
-//! that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
+//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, or that an
+//! operation takes by another `match`, more that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
 //! Other changes are named and not judged. What is compared of a contract is in `terms`.
 
 use std::collections::BTreeSet;
@@ -11,9 +11,11 @@ use std::fmt;
 
 use crate::contract::class::{Class, Level, Mode, OnUnknown, Repeat};
 use crate::contract::key::OperationId;
-use crate::contract::operation::{Operation, Target};
+use crate::contract::operation::{Condition, Operation, Target};
+use crate::contract::template::Specificity;
 
 use super::explain::words;
+use super::overlap;
 use super::route::Group;
 use super::{Served, Snapshot, Undeclared};
 
@@ -53,7 +55,7 @@ pub fn diff(old: &Snapshot, new: &Snapshot) -> Vec<Change> {
         .collect();
     for id in ids {
         match (old.operation(id), new.operation(id)) {
-            (Some(before), Some(after)) => operation(before, after, old, &mut changes),
+            (Some(before), Some(after)) => operation(before, after, [old, new], &mut changes),
             (Some(before), None) => removed(before, new, &mut changes),
             (None, Some(after)) => added(after, old, &mut changes),
             (None, None) => {}
@@ -83,7 +85,7 @@ fn undeclared(old: &Snapshot, new: &Snapshot, changes: &mut Vec<Change>) {
     add("class of reads", class(before), class(after), before && !after);
 }
 
-fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &mut Vec<Change>) {
+fn operation(before: &Served, after: &Served, policies: [&Snapshot; 2], changes: &mut Vec<Change>) {
     let (old, new) = (&before.operation, &after.operation);
     let known = changes.len();
     let mut add = |what, before: String, after: String, is_weaker| {
@@ -92,8 +94,8 @@ fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &m
             changes.push(Change { operation, what, before, after, is_weaker });
         }
     };
-    let takes_over = target(old) != target(new) && shadows(new, old_policy);
-    add("target", target(old), target(new), takes_over);
+    let lets_through = target(old) != target(new) && moves_to_milder(old, new, policies);
+    add("target", target(old), target(new), lets_through);
     add("class", old.class.to_string(), new.class.to_string(), new.class < old.class);
     add("confirm", old.confirm.to_string(), new.confirm.to_string(), new.confirm < old.confirm);
     add("mode", old.mode.to_string(), new.mode.to_string(), new.mode < old.mode);
@@ -137,12 +139,7 @@ fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
 
 fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
     let is = &after.operation;
-    let was_read = is_safe(is) && !old.undeclared_get_writes();
-    let is_weaker = shadows(is, old)
-        || !was_read
-            && (is.class < Class::Irreversible
-                || Undeclared::Confirm(is.confirm) < old.undeclared()
-                || is.mode < old.undeclared_mode());
+    let is_weaker = shadows(is, old) || is_milder_than_undeclared(is, old);
     changes.push(Change {
         operation: Some(is.id.clone()),
         what: "declared",
@@ -152,22 +149,66 @@ fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
     });
 }
 
+/// Whether its calls were worse while nothing was declared for them.
+fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
+    let was_read = is_safe(is) && !old.undeclared_get_writes();
+    !was_read
+        && (is.class < Class::Irreversible
+            || Undeclared::Confirm(is.confirm) < old.undeclared()
+            || is.mode < old.undeclared_mode())
+}
+
+/// Whether an operation that matches other calls than it did takes some that were worse, or leaves some
+/// that will be milder.
+fn moves_to_milder(old: &Operation, new: &Operation, [before, after]: [&Snapshot; 2]) -> bool {
+    let is_same_target = match (&old.target, &new.target) {
+        (Target::Tool { name }, Target::Tool { name: other }) => name == other,
+        (
+            Target::Http { method, template },
+            Target::Http { method: other, template: other_template },
+        ) => method == other && template.specificity(other_template) == Specificity::Same,
+        (Target::Tool { .. }, Target::Http { .. }) | (Target::Http { .. }, Target::Tool { .. }) => {
+            false
+        }
+    };
+    let is_implied =
+        |wanted: &Condition| new.conditions.iter().any(|given| overlap::is_implied(given, wanted));
+    let is_narrowed = is_same_target && old.conditions.iter().all(is_implied);
+    let takes_worse = !is_narrowed && is_milder_than_undeclared(new, before);
+    let leaves_a_write =
+        !is_same_target && is_safe(old) && old.class.is_write() && !after.undeclared_get_writes();
+    shadows(new, before) || takes_worse || leaves_a_write || is_shadowed(old, after)
+}
+
+/// Whether some of the calls that it took are declared still, by an operation that is milder.
+fn is_shadowed(old: &Operation, new: &Snapshot) -> bool {
+    groups_of(old, new).iter().flat_map(|group| &group.operations).any(|is| {
+        let is = &is.operation;
+        is.id != old.id && (is.class < old.class || is.confirm < old.confirm || is.mode < old.mode)
+    })
+}
+
 /// Whether some of the calls that it takes were declared before, by an operation that is more severe or
 /// stricter. Asked of one path: the template with a value that no other template names.
 fn shadows(operation: &Operation, old: &Snapshot) -> bool {
-    let was: Vec<&Group> = match &operation.target {
-        Target::Tool { name } => old.find_tool(name).into_iter().collect(),
-        Target::Http { method, template } => {
-            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
-            old.find_http(method, &sample).groups().to_vec()
-        }
-    };
+    let was = groups_of(operation, old);
     was.iter().flat_map(|group| &group.operations).any(|was| {
         let was = &was.operation;
         let is_milder =
             |is: &Operation| is.class < was.class || is.confirm < was.confirm || is.mode < was.mode;
         was.id != operation.id && is_milder(operation)
     })
+}
+
+/// What a policy declares for a call of the operation.
+fn groups_of<'p>(operation: &Operation, policy: &'p Snapshot) -> Vec<&'p Group> {
+    match &operation.target {
+        Target::Tool { name } => policy.find_tool(name).into_iter().collect(),
+        Target::Http { method, template } => {
+            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
+            policy.find_http(method, &sample).groups().to_vec()
+        }
+    }
 }
 
 fn is_safe(operation: &Operation) -> bool {
@@ -227,10 +268,10 @@ mod tests {
         assert_eq!(
             changes(A, new),
             [
+                "a: target: POST /a -> POST /b (weaker)",
                 "a: confirm: challenge -> caller (weaker)",
                 "a: mode: enforce -> observe (weaker)",
                 "a: carrier: header k -> none (weaker)",
-                "a: target: POST /a -> POST /b",
             ]
         );
     }
@@ -305,6 +346,56 @@ mod tests {
         assert!(changes(variant, tool).iter().all(|change| !change.contains("weaker")));
         let wider = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
         assert_eq!(changes(tool, &wider), ["a: target: tool t -> tool t where request.dry exists"]);
+    }
+
+    #[test]
+    fn an_operation_that_takes_more_calls_is_weaker_if_it_is_milder_than_they_were() {
+        let read = "effect: { class: read }";
+        let cases = [
+            ("http: POST /n, where: { request.body.dry: { equals: true } }", "http: POST /n", true),
+            (
+                "http: POST /n, where: { request.body.dry: { equals: true } }",
+                "http: POST /n, where: { request.body.dry: { exists: true } }",
+                true,
+            ),
+            ("tool: a", "tool: delete_all", true),
+            ("http: POST /n/x", "http: \"POST /n/{id}\"", true),
+            ("http: POST /n", "http: POST /payments", true),
+            ("http: POST /n", "http: POST /n, where: { request.body.d: { equals: 1 } }", false),
+            ("http: \"POST /n/{id}\"", "http: \"POST /n/{name}\"", false),
+            ("http: GET /n", "http: GET /m", false),
+        ];
+        for (old, new, is_weaker) in cases {
+            let policy =
+                |target: &str| format!("operations: {{ n: {{ match: {{ {target} }}, {read} }} }}");
+            let found = changes(&policy(old), &policy(new));
+            let target = found.iter().find(|change| change.starts_with("n: target")).unwrap();
+            assert_eq!(target.ends_with("(weaker)"), is_weaker, "{target}");
+        }
+        // A GET that writes leaves its path to be read.
+        let write =
+            "operations: { n: { match: { http: GET /n }, effect: { class: irreversible } } }";
+        let found = changes(write, &write.replace("/n", "/m"));
+        assert_eq!(found, ["n: target: GET /n -> GET /m (weaker)"]);
+        // A narrower write leaves calls to a milder one.
+        let pair = "operations: { n: { match: { http: POST /n, where: { request.body.a: { exists: \
+            true } } } }, m: { match: { http: POST /n }, effect: { class: read } } }";
+        let narrower =
+            pair.replace("request.body.a: { exists: true }", "request.body.a: { equals: 1 }");
+        let found = changes(pair, &narrower);
+        assert!(found[0].starts_with("n: target") && found[0].ends_with("(weaker)"), "{found:?}");
+    }
+
+    #[test]
+    fn what_hides_all_is_no_weaker_than_what_hides_a_part() {
+        let policy = |sensitive: &str| {
+            format!("operations: {{ a: {{ match: {{ http: POST /a }}, sensitive: {sensitive} }} }}")
+        };
+        let part = policy("[/body/secret]");
+        assert_eq!(changes(&part, &policy("true")), ["a: sensitive: /body/secret -> everything"]);
+        assert_eq!(changes(&part, &policy("[/body]")), ["a: sensitive: /body/secret -> /body"]);
+        assert!(changes(&policy("[/body]"), &part)[0].ends_with("(weaker)"));
+        assert!(changes(&policy("true"), &part)[0].ends_with("(weaker)"));
     }
 
     /// Each: what is said, and what is written before and after.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::contract::assertion::Assertion;
 use crate::contract::class::{Class, IsError, Level, Mode, OnUnknown, Repeat, ResponseSource};
+use crate::contract::declared::schema_digest;
 use crate::contract::json::{Doc, Kind as JsonKind};
 use crate::contract::key::OperationId;
 use crate::contract::operation::{Allow, Condition, Target, Test, Timeouts};
@@ -46,6 +47,13 @@ pub(super) const OPERATION: &[&str] = &[
     "max_body_bytes",
     "schema_sha256",
 ];
+
+/// The most conditions of one `where`. A call is held against each of them, and variants against each
+/// other; what tells two operations of one target apart is a member or two.
+pub(super) const MAX_CONDITIONS: usize = 32;
+
+/// The most values of a list that every call is held against: `one_of`, `sensitive`, `vary_on`.
+pub(super) const MAX_LISTED: usize = 256;
 
 /// What undeclared calls need: a level, or nothing will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -399,7 +407,7 @@ fn pin(
     let (Some(pinned), Some(node)) = (&declared.schema_sha256, fields.get("schema_sha256")) else {
         return;
     };
-    let actual = super::schema_digest(entry.value).to_hex();
+    let actual = schema_digest(entry.value).to_hex();
     if *pinned != actual {
         reading
             .error("effect/schema_pin", node.span, "the catalog's schema is another")
@@ -495,20 +503,27 @@ fn catalog_target(
 ) -> Option<Target> {
     let id = reading.text(&entry.value, "`match.operation_id`")?;
     let mut ids = Vec::new();
+    let mut found = None;
     for linked in catalogs.linked {
         let is_http = |entry: &&CatalogEntry<'_>| matches!(entry.target, Target::Http { .. });
         let known = linked.catalog.by_id(id).and_then(|at| linked.catalog.entries.get(at));
-        if linked.catalog.is_twice(id) {
-            let message = format!("the catalog has more than one operation `{id}`");
+        let known = known.filter(is_http);
+        let is_elsewhere = known.is_some() && found.is_some();
+        if linked.catalog.is_twice(id) || is_elsewhere {
+            let message = match is_elsewhere {
+                true => format!("more than one catalog has an operation `{id}`"),
+                false => format!("the catalog has more than one operation `{id}`"),
+            };
             reading
                 .error("policy/catalog_operation", entry.value.span, message)
                 .help("name the request itself: `http: \"POST /path/{name}\"`");
             return None;
         }
-        if let Some(known) = known.filter(is_http) {
-            return Some(known.target.clone());
-        }
+        found = found.or(known);
         ids.extend(linked.catalog.ids());
+    }
+    if let Some(known) = found {
+        return Some(known.target.clone());
     }
     if catalogs.linked.is_empty() && catalogs.are_named {
         return None;
@@ -540,7 +555,7 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
     };
     let method = http::Method::from_bytes(word.as_bytes())
         .ok()
-        .filter(|_| !word.bytes().any(|byte| byte.is_ascii_lowercase()));
+        .filter(|_| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-'));
     // Both are refused whatever a policy says.
     let is_served = |method: &http::Method| !matches!(method.as_str(), "CONNECT" | "TRACE");
     let Some(method) = method.filter(is_served) else {
@@ -548,7 +563,7 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
         let span = Span { end: span.start.saturating_add(word.len()).min(span.end), ..span };
         reading
             .error("policy/match_http", span, format!("`{word}` is no method that can be matched"))
-            .help("methods are written in upper case; CONNECT and TRACE are refused always");
+            .help("one method in upper case; CONNECT and TRACE are refused always");
         return None;
     };
     let offset = word.len().saturating_add(1);
@@ -566,7 +581,14 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
 fn conditions(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Vec<Condition> {
     let Some(mapping) = reading.mapping(node, "`where`") else { return Vec::new() };
     let mut conditions = Vec::new();
-    for entry in mapping.node.entries() {
+    let entries = mapping.node.entries();
+    if let Some(first_over) = entries.get(MAX_CONDITIONS) {
+        let message = format!("{} conditions of one operation", entries.len());
+        reading
+            .error("policy/too_many_conditions", first_over.span, message)
+            .help(format!("at most {MAX_CONDITIONS}; name what tells it from its siblings"));
+    }
+    for entry in entries.iter().take(MAX_CONDITIONS) {
         if let Some(condition) = condition(reading, entry, shape) {
             conditions.push(condition);
         }
@@ -599,7 +621,7 @@ fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Opti
     let test = match test.name.as_str() {
         "equals" => Test::Equals(literal(reading, &test.value)?),
         "one_of" => {
-            let elements = reading.sequence(&test.value, "`one_of`")?;
+            let elements = listed(reading, &test.value, "`one_of`")?;
             if elements.is_empty() {
                 reading
                     .warning("policy/condition_never", test.value.span, "nothing is one of none")
@@ -621,6 +643,17 @@ fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Opti
         _ => return None,
     };
     Some(Condition { path, test })
+}
+
+/// A list's elements, at most [`MAX_LISTED`] of them.
+fn listed<'t>(reading: &mut Reading<'_>, node: &'t Node, what: &str) -> Option<&'t [Node]> {
+    let elements = reading.sequence(node, what)?;
+    let Some(first_over) = elements.get(MAX_LISTED) else { return Some(elements) };
+    let message = format!("{} elements of {what}", elements.len());
+    reading
+        .error("policy/too_many_elements", first_over.span, message)
+        .help(format!("at most {MAX_LISTED}: every call is held against each"));
+    elements.get(..MAX_LISTED)
 }
 
 const TESTS: &[&str] = &["equals", "one_of", "exists", "absent"];
@@ -708,12 +741,18 @@ fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declare
             declared.sensitive.extend(Pointer::parse(""));
         }
     } else if let Some(node) = fields.get("sensitive") {
-        for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
+        let elements = node.as_sequence().unwrap_or_default();
+        let few = listed(reading, node, "`sensitive`").unwrap_or_default();
+        for element in few {
             declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));
+        }
+        // A list that could not be read whole hides everything.
+        if declared.sensitive.len() < elements.len() {
+            declared.sensitive.extend(Pointer::parse(""));
         }
     }
     if let Some(node) = fields.get("vary_on") {
-        for element in reading.sequence(node, "`vary_on`").unwrap_or_default() {
+        for element in listed(reading, node, "`vary_on`").unwrap_or_default() {
             let Some(name) = selectors::header_name(reading, element, "`vary_on`") else {
                 continue;
             };

@@ -16,8 +16,8 @@ use super::{Compiled, compile_with};
 /// The most files of one policy directory.
 pub const MAX_FILES: usize = 1_000;
 
-/// The most bytes of all files together.
-pub const MAX_TOTAL: usize = 64 * 1024 * 1024;
+/// The most bytes of all files together: as much as its catalogs may have, which may lie among them.
+pub const MAX_TOTAL: usize = catalog::MAX_CATALOGS;
 
 /// How deep policies are looked for below a directory; a circle of links ends here too.
 const MAX_FOLDERS: usize = 8;
@@ -43,7 +43,8 @@ pub fn load_within(directory: &Path, grace: Option<Duration>) -> Compiled {
         Err((name, message)) => {
             let help = "a policy is a directory of .yaml, .yml and .json files";
             let (source, found) = about_all(&name, "policy/unreadable", message, help);
-            return Compiled { snapshot: None, diagnostics: vec![found], sources: vec![source] };
+            let (diagnostics, sources) = (vec![found], vec![source]);
+            return Compiled { snapshot: None, diagnostics, left_out: 0, sources };
         }
     };
     if compiled.snapshot.as_ref().is_some_and(|snapshot| snapshot.operations().is_empty()) {
@@ -188,8 +189,12 @@ fn read_directory(root: &Root<'_>) -> Result<Vec<File>, (String, String)> {
             continue;
         }
         // It may be a catalog, which is large.
-        let text = match catalog::read_catalog(&path, MAX_TOTAL.saturating_sub(total)) {
-            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+        let most = MAX_TOTAL.saturating_sub(total).min(catalog::MAX_CATALOG);
+        let text = match catalog::read_catalog(&path, most) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::FileTooLarge
+                    && most < catalog::MAX_CATALOG =>
+            {
                 let message = format!("the policy files have over {MAX_TOTAL} bytes together");
                 return Err((shown, message));
             }

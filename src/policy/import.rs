@@ -8,16 +8,16 @@
 //! without a name) is left out, and said: what is not declared is undeclared, and whoever reviews the
 //! skeleton must know that something is missing from it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
+use crate::contract::declared::schema_digest;
 use crate::contract::json::{Value, write_string};
 use crate::contract::operation::Target;
-use crate::contract::template::{Part, Template};
+use crate::contract::template::Part;
 
 use super::catalog::{self, Catalog, CatalogEntry, InputPlace, Interface};
 use super::diagnostic::Source;
-use super::schema_digest;
 use super::tree::is_unseen;
 
 /// Members that vendors take a key in.
@@ -71,14 +71,19 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     out.push('\n');
     let mut used = HashSet::new();
     let ids: Vec<String> = catalog.entries.iter().map(|entry| id_of(entry, &mut used)).collect();
+    let deletes = completing_deletes(catalog);
     for (position, (entry, id)) in catalog.entries.iter().zip(&ids).enumerate() {
         let mut block = Block { out: &mut out };
         block.head(id, entry);
         block.elsewhere(entry);
+        if entry.declares_effect() {
+            block.comment("Its class is what the catalog declares of its effect; that holds.");
+            continue;
+        }
         let interface = catalog.interface(position, &entry.target);
         match (&entry.target, interface) {
             (Target::Http { .. }, Some(interface)) if !entry.is_safe() => {
-                block.write_hints(catalog, &ids, entry, &interface);
+                block.write_hints(&deletes, &ids, entry, &interface);
             }
             (Target::Tool { .. }, Some(interface)) => block.tool_hints(entry, &interface),
             (_, _) => {}
@@ -87,7 +92,8 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     let left_out = left_out(catalog);
     if !left_out.is_empty() {
         out.push_str(
-            "\n# Left out, because no policy can name it; undeclared, and so irreversible:\n",
+            "\n# Left out, because no policy can name it here; undeclared, and so irreversible unless \
+             it is a GET:\n",
         );
         let mut block = Block { out: &mut out };
         for line in &left_out {
@@ -236,20 +242,20 @@ impl Block<'_> {
 
     fn write_hints(
         &mut self,
-        catalog: &Catalog<'_>,
+        deletes: &HashMap<String, (usize, &str)>,
         ids: &[String],
         entry: &CatalogEntry<'_>,
         interface: &Interface<'_>,
     ) {
         self.comment("No class yet: irreversible, and confirmed.");
-        if let Some((undo, parameter)) = completing_delete(catalog, entry) {
+        if let Some((undo, parameter)) = completing_delete(deletes, entry) {
             let id = ids.get(undo).map_or("", String::as_str);
-            let member = answer_member(interface, &parameter);
+            let member = answer_member(interface, parameter);
             self.comment("If this call is undone by deleting what it made:");
             self.comment(&format!(
                 "effect: {{ class: reversible, kind: create, inverse: {{ operation: {id}, \
                  arguments: {{ {} }} }} }}",
-                arguments(entry, &parameter, &member)
+                arguments(entry, parameter, &member)
             ));
         }
         self.shared_hints(interface, InputPlace::Body);
@@ -295,36 +301,41 @@ impl Block<'_> {
     }
 }
 
-/// The DELETE whose path is a POST's path and one parameter more.
-fn completing_delete(catalog: &Catalog<'_>, entry: &CatalogEntry<'_>) -> Option<(usize, String)> {
-    let Target::Http { method, template } = &entry.target else { return None };
-    if *method != http::Method::POST {
-        return None;
-    }
-    for (position, other) in catalog.entries.iter().enumerate() {
-        let Target::Http { method, template: longer } = &other.target else { continue };
-        if *method != http::Method::DELETE {
-            continue;
-        }
-        if let Some(parameter) = extends(longer, template) {
-            return Some((position, parameter.to_owned()));
+/// The DELETEs whose path ends in a parameter, by the path before it, whatever its parameters' names.
+fn completing_deletes<'c>(catalog: &'c Catalog<'_>) -> HashMap<String, (usize, &'c str)> {
+    let mut deletes = HashMap::new();
+    for (position, entry) in catalog.entries.iter().enumerate() {
+        let Target::Http { method, template } = &entry.target else { continue };
+        if *method == http::Method::DELETE
+            && let Some((Part::Parameter { name, .. }, parts)) = template.parts().split_last()
+        {
+            deletes.entry(shape(parts)).or_insert((position, name.as_str()));
         }
     }
-    None
+    deletes
 }
 
-fn extends<'t>(longer: &'t Template, template: &Template) -> Option<&'t str> {
-    let (last, first) = longer.parts().split_last()?;
-    let is_same = first.len() == template.parts().len()
-        && first.iter().zip(template.parts()).all(|(left, right)| match (left, right) {
-            (Part::Literal(left), Part::Literal(right)) => left == right,
-            (Part::Parameter { .. }, Part::Parameter { .. }) => true,
-            (_, _) => false,
-        });
-    match last {
-        Part::Parameter { name, .. } if is_same => Some(name),
-        Part::Parameter { .. } | Part::Literal(_) | Part::Rest { .. } => None,
+/// The DELETE whose path is a POST's path and one parameter more.
+fn completing_delete<'c>(
+    deletes: &HashMap<String, (usize, &'c str)>,
+    entry: &CatalogEntry<'_>,
+) -> Option<(usize, &'c str)> {
+    match &entry.target {
+        Target::Http { method, template } if *method == http::Method::POST => {
+            deletes.get(&shape(template.parts())).copied()
+        }
+        Target::Http { .. } | Target::Tool { .. } => None,
     }
+}
+
+/// A path without its parameters' names. No fixed text has a brace.
+fn shape(parts: &[Part]) -> String {
+    let part = |part: &Part| match part {
+        Part::Literal(text) => text.clone(),
+        Part::Parameter { .. } => "{}".to_owned(),
+        Part::Rest { .. } => "{*}".to_owned(),
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join("/")
 }
 
 /// The member of the answer that a parameter is probably called after.

@@ -13,9 +13,11 @@ use crate::contract::key::Place;
 use crate::contract::operation::{Argument, LookupBy, Mapping, Slot, Target};
 use crate::contract::path::{Path, Root, Segment};
 use crate::contract::template::Template;
+use crate::contract::undo::{Sections, is_hidden};
 
 use super::catalog::{InputPlace, Interface};
 use super::check::{Index, Linked, Links, Resolved};
+use super::diagnostic::Severity;
 use super::effect::{Effect, Named, RawArgument, RawDraft, RawFollowUp, RawLookup, RawReference};
 use super::file::Declared;
 use super::headers;
@@ -159,10 +161,11 @@ impl<'a> Linking<'_, 'a> {
         };
         // Without a target of its own it has another error, and nothing about it is known.
         self.index.declared.get(target)?.target.as_ref()?;
-        if target == self.own && wanted != Wanted::WriteOrItself && !is_swap(&raw.arguments) {
+        let takes_itself_back = is_swap(&raw.arguments) || restores(&raw.arguments);
+        if target == self.own && wanted != Wanted::WriteOrItself && !takes_itself_back {
             self.reading
                 .error("effect/operation_self", raw.span, "an operation that follows itself")
-                .help("name the call that takes the effect back");
+                .help("name the call that takes the effect back, or map what `before` read");
             return None;
         }
         let class = self.index.resolved.get(target)?.class;
@@ -472,6 +475,25 @@ impl<'a> Linking<'_, 'a> {
         }
     }
 
+    /// A way back that is made of what is hidden is never offered; a draft that is, is never promoted.
+    pub(super) fn hidden(&mut self, raw: &RawFollowUp, severity: Severity) {
+        let Some(own) = self.index.declared.get(self.own) else { return };
+        let sections = match &own.target {
+            Some(Target::Http { .. }) => Sections::Http,
+            Some(Target::Tool { .. }) | None => Sections::None,
+        };
+        let is_hidden = |argument: &&RawArgument| match &argument.mapping {
+            Mapping::Path(path) => is_hidden(path, sections, &own.sensitive),
+            Mapping::Const(_) => false,
+        };
+        let Some(argument) = raw.reference.arguments.iter().find(is_hidden) else { return };
+        let message = format!("`{}` takes what `sensitive` hides", argument.name);
+        let Reading { findings, at } = &mut self.reading;
+        findings
+            .add(*at, severity, "effect/mapping_sensitive", argument.value_span, message)
+            .help("such a call is never offered; map what is not hidden");
+    }
+
     /// Case J3: an "inverse" of an update that sends what the update sent.
     pub(super) fn restores_request(
         &mut self,
@@ -537,6 +559,13 @@ fn is_swap(arguments: &[RawArgument]) -> bool {
     let names: BTreeSet<&str> = pairs.iter().map(|(name, _)| *name).collect();
     let sources: BTreeSet<&str> = pairs.iter().map(|(_, source)| source.as_str()).collect();
     names == sources && pairs.iter().any(|(name, source)| name != source)
+}
+
+/// Whether a call with these arguments puts back what was there before: an update is undone by an update.
+fn restores(arguments: &[RawArgument]) -> bool {
+    arguments.iter().any(
+        |argument| matches!(&argument.mapping, Mapping::Path(path) if path.root == Root::Before),
+    )
 }
 
 /// What a literal should be and is not.

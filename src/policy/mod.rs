@@ -45,13 +45,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
-use sha2::{Digest as _, Sha256};
-
 use crate::contract::class::{Class, Level, Mode};
-use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
+use http::HeaderValue;
 
 pub use catalog::{MAX_CATALOG, read_catalog};
 pub use codes::{codes, explain_code};
@@ -80,6 +77,8 @@ pub struct Served {
     pub operation: Operation,
     /// Its position among all; dense, for metrics.
     pub index: usize,
+    /// It has no effect block: what makes it a read, if it is one, is its method.
+    pub is_by_method: bool,
     /// Why it is served as less than it was declared; empty if it is not.
     pub notes: Vec<String>,
     /// The report of every call of a read, as a header.
@@ -132,7 +131,7 @@ impl Snapshot {
     /// What is declared for this method and path. The path is as it is forwarded to the upstream's
     /// base, without query; a HEAD that is not declared matches as a GET.
     pub fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
-        self.router.find_http(method, path)
+        self.router.find_http(method, path, !self.get_writes)
     }
 
     /// What is declared for this tool; the name is exact.
@@ -140,9 +139,23 @@ impl Snapshot {
         self.router.find_tool(name)
     }
 
+    /// Whether a reader who takes escapes off before he looks would take the path for another
+    /// operation's, and the call so for another than it is.
+    pub fn is_ambiguous(&self, method: &http::Method, path: &str) -> bool {
+        self.router.is_ambiguous(method, path, !self.get_writes)
+    }
+
     /// What an undeclared write needs: never less than the strictest level that any operation uses.
     pub fn undeclared(&self) -> Undeclared {
         self.undeclared
+    }
+
+    /// The confirmation of an undeclared write, where it is not refused.
+    pub fn undeclared_level(&self) -> Level {
+        match self.undeclared {
+            Undeclared::Confirm(level) => level,
+            Undeclared::Refuse => Level::Challenge,
+        }
     }
 
     /// Whether the rules stop undeclared calls; of all files the strictest holds.
@@ -167,8 +180,10 @@ impl Snapshot {
 pub struct Compiled {
     /// The result; `None` if a file could not be read into operations.
     pub snapshot: Option<Snapshot>,
-    /// Every finding, in file order and then by position.
+    /// Every finding, in file order and then by position; at most 2,000 of each severity.
     pub diagnostics: Vec<Diagnostic>,
+    /// How many more there are.
+    pub left_out: usize,
     /// The files, for drawing findings.
     pub sources: Vec<Source>,
 }
@@ -219,21 +234,9 @@ fn compile_with(
     let revision = files.revision();
     let mut findings = Findings::with_policies(files.policies());
     let snapshot = assemble::compile(&mut findings, &files, revision, grace);
-    Compiled { snapshot, diagnostics: findings.finish(), sources: files.into_sources() }
-}
-
-/// The hash that `schema_sha256` pins: SHA-256 over the canonical form of a tool's `inputSchema`
-/// and `outputSchema`, as `tools/list` gives them.
-pub fn schema_digest(tool: Value<'_>) -> Digest {
-    let mut hash = Sha256::new();
-    for name in ["inputSchema", "outputSchema"] {
-        match tool.get(name) {
-            Some(schema) => schema.canonical(&mut |bytes| hash.update(bytes)),
-            None => hash.update(b"null"),
-        }
-        hash.update(b"\n");
-    }
-    Digest(hash.finalize().into())
+    let left_out = findings.left_out();
+    let (diagnostics, sources) = (findings.finish(), files.into_sources());
+    Compiled { snapshot, diagnostics, left_out, sources }
 }
 
 #[cfg(test)]

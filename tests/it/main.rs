@@ -90,6 +90,11 @@ mod staging;
 mod tls;
 /// Spans, as a collector gets them.
 mod traces;
+/// Calls that two readers take for two.
+mod two_readers;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
+/// Calls that cannot be taken back though their operation says how.
+mod ways_back;
+/// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;

@@ -3,11 +3,14 @@
 
 use std::fmt::Write as _;
 
+use crate::contract::assertion::Assertion;
 use crate::contract::class::IsError;
 use crate::contract::key::{Carrier, OnMismatch, Place, ReplayRule};
 use crate::contract::operation::{
-    Argument, Deadline, FollowUp, Lookup, Mapping, Operation, Timeouts,
+    Argument, Deadline, FollowUp, Lookup, Mapping, Operation, Timeouts, Trust, Verification,
 };
+use crate::contract::pointer::Pointer;
+use crate::contract::selector::Selector;
 use crate::contract::status::{MAX_STATUS, MIN_STATUS, Matcher, Statuses};
 
 use crate::policy::Served;
@@ -27,6 +30,11 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let mut add = |what, before, after, is_weaker| {
         terms.push(Term { what, before, after, is_weaker });
     };
+    let served = |served: &Served| match served.is_degraded() {
+        true => "as less than it declares, for its errors",
+        false => "as it declares",
+    };
+    add("served", served(before).to_owned(), served(after).to_owned(), false);
     add("carrier", carrier(&old.carrier), carrier(&new.carrier), sends_again(old, new));
     add("inverse", follow_up(old.inverse.as_ref()), follow_up(new.inverse.as_ref()), false);
     add(
@@ -38,6 +46,21 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     add("lookup", lookup(old.lookup.as_ref()), lookup(new.lookup.as_ref()), settles_more(old, new));
     add("draft", draft(old), draft(new), false);
     add("before", state_before(old), state_before(new), false);
+    let trusts = (trust(old), trust(new));
+    let trusts_more =
+        matches!(trusts, (Some(Trust::GatewayObservedOnly), Some(Trust::AllowConnectorAttested)));
+    add("trust", trusted(trusts.0), trusted(trusts.1), trusts_more);
+    let (asserted, asserts) = (assertions(old), assertions(new));
+    let asserts_less = asserted.iter().any(|name| !asserts.contains(name));
+    add("assertions", listed(asserted.into_iter()), listed(asserts.into_iter()), asserts_less);
+    let flag = |operation: &Operation| operation.destructive.to_string();
+    add("destructive", flag(old), flag(new), old.destructive && !new.destructive);
+    // A read's kind is its class.
+    if old.class.is_write() && new.class.is_write() {
+        add("kind", old.kind.to_string(), new.kind.to_string(), false);
+    }
+    let named = |operation: &Operation| operation.upstream_id.as_ref().map_or_else(none, selector);
+    add("upstream_id", named(old), named(new), new.upstream_id.is_none());
     let ceilings = (before.ceiling.as_str(), after.ceiling.as_str());
     let proves_less = after.ceiling < before.ceiling;
     add("evidence", ceilings.0.to_owned(), ceilings.1.to_owned(), proves_less);
@@ -55,9 +78,15 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let (was, is) = (old.rejected_if.len(), new.rejected_if.len());
     add("rejected_if", counted(was, "assertion"), counted(is, "assertion"), was == 0 && is > 0);
     let pointers = |operation: &Operation| {
-        listed(operation.sensitive.iter().map(|pointer| pointer.as_str().to_owned()))
+        listed(operation.sensitive.iter().map(|pointer| match pointer.as_str() {
+            "" => "everything".to_owned(),
+            part => part.to_owned(),
+        }))
     };
-    let shows = old.sensitive.iter().any(|pointer| !new.sensitive.contains(pointer));
+    let is_hidden = |pointer: &Pointer| {
+        new.sensitive.iter().any(|around| pointer.tokens().starts_with(around.tokens()))
+    };
+    let shows = !old.sensitive.iter().all(is_hidden);
     add("sensitive", pointers(old), pointers(new), shows);
     let headers = |operation: &Operation| {
         listed(operation.vary_on.iter().map(|name| name.as_str().to_owned()))
@@ -82,6 +111,45 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let is_unpinned = before.schema_sha256.is_some() && after.schema_sha256.is_none();
     add("schema_sha256", pin(before), pin(after), is_unpinned);
     terms
+}
+
+fn trust(operation: &Operation) -> Option<Trust> {
+    match &operation.verification {
+        Verification::ResponseBinding { trust, .. } => Some(*trust),
+        Verification::None | Verification::Plan(_) => None,
+    }
+}
+
+fn trusted(trust: Option<Trust>) -> String {
+    match trust {
+        Some(Trust::AllowConnectorAttested) => "allow_connector_attested".to_owned(),
+        Some(Trust::GatewayObservedOnly) => "gateway_observed_only".to_owned(),
+        None => none(),
+    }
+}
+
+fn selector(selector: &Selector) -> String {
+    match selector {
+        Selector::HttpStatus => "http_status".to_owned(),
+        Selector::McpStructured(pointer) => format!("mcp_structured {}", pointer.as_str()),
+        Selector::RequestBody(pointer) => format!("request_body {}", pointer.as_str()),
+        Selector::ResponseBody(pointer) => format!("response_body {}", pointer.as_str()),
+        Selector::ResponseHeader(name) => format!("response_header {name}"),
+    }
+}
+
+/// What is asserted of an answer, by name.
+fn assertions(operation: &Operation) -> Vec<String> {
+    let names = |assertions: &[Assertion]| -> Vec<String> {
+        assertions.iter().map(|assertion| assertion.name.clone()).collect()
+    };
+    match &operation.verification {
+        Verification::ResponseBinding { assertions, .. } => names(assertions),
+        Verification::Plan(plan) => {
+            plan.stages.iter().flat_map(|stage| names(&stage.assertions)).collect()
+        }
+        Verification::None => Vec::new(),
+    }
 }
 
 fn none() -> String {
@@ -182,11 +250,18 @@ fn follow_up(call: Option<&FollowUp>) -> String {
 fn lookup(lookup: Option<&Lookup>) -> String {
     let Some(lookup) = lookup else { return none() };
     let settles = lookup.settle_ms.map(|ms| format!(", settles after {ms} ms"));
+    let empty = lookup.empty.as_ref().map(|path| format!(", none if {path} is empty"));
+    let matches = lookup.matches.iter().map(|assertion| assertion.name.clone());
+    let matches = match lookup.matches.is_empty() {
+        true => String::new(),
+        false => format!(", it if {}", listed(matches)),
+    };
     format!(
-        "{}{}{}",
+        "{}{}{}{}{matches}",
         lookup.reference.operation,
         arguments(&lookup.arguments),
-        settles.unwrap_or_default()
+        settles.unwrap_or_default(),
+        empty.unwrap_or_default(),
     )
 }
 
