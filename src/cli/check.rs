@@ -132,7 +132,6 @@ struct Counts {
     errors: usize,
     warnings: usize,
     notes: usize,
-    left_out: usize,
 }
 
 impl Counts {
@@ -144,7 +143,6 @@ impl Counts {
             errors: count(Severity::Error),
             warnings: count(Severity::Warning),
             notes: count(Severity::Info),
-            left_out: compiled.left_out,
         }
     }
 }
@@ -156,12 +154,8 @@ fn summary(folder: &Path, operations: Option<usize>, counts: &Counts) -> String 
         Some(count) => many(count, "operation"),
         None => "cannot be served".to_owned(),
     };
-    let more = match counts.left_out {
-        0 => String::new(),
-        more => format!("; {} more left out", many(more, "finding")),
-    };
     format!(
-        "{}: {operations}, {}, {}, {}{more}",
+        "{}: {operations}, {}, {}, {}",
         folder.display(),
         many(counts.errors, "error"),
         many(counts.warnings, "warning"),

@@ -4,31 +4,12 @@
 //! Paths stand as they are declared, not resolved: a reconciler fills a lookup from the call that it
 //! made, when the answer never arrived.
 
-use sha2::{Digest as _, Sha256};
-
 use super::class::Class;
 use super::json;
-use super::json::Value;
-use super::key::Digest;
 use super::operation::{
     Argument, Deadline, FollowUp, Mapping, Operation, Reference, Target, TimeUnit,
 };
 use super::slots::object;
-
-/// The hash that `schema_sha256` pins: SHA-256 over the canonical form of a tool's `inputSchema`
-/// and `outputSchema`, as `tools/list` gives them; a member that is missing counts as null. `import` and
-/// `check` take it of a saved list, the data plane of the live one.
-pub fn schema_digest(tool: Value<'_>) -> Digest {
-    let mut hash = Sha256::new();
-    for name in ["inputSchema", "outputSchema"] {
-        match tool.get(name) {
-            Some(schema) => schema.canonical(&mut |bytes| hash.update(bytes)),
-            None => hash.update(b"null"),
-        }
-        hash.update(b"\n");
-    }
-    Digest(hash.finalize().into())
-}
 
 /// The contract as one JSON object on one line.
 ///

@@ -340,10 +340,6 @@ fn check_text(text: &str, offset: usize) -> Result<(), TemplateError> {
                 "`%` must be followed by two hexadecimal digits"
             }
             b'\\' => "a backslash cannot stand in a path",
-            b'*' => {
-                "`*` is no wildcard: write `{name}` for a segment, `{*rest}` for the rest of the \
-                     path, or `%2A` for the character"
-            }
             0x21..=0x7e => continue,
             _ => "only visible ASCII can stand in a path; encode the rest",
         };

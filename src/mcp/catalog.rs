@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use http::HeaderName;
 
-use crate::contract::declared::schema_digest;
 use crate::contract::json::{Doc, Kind as JsonKind, Value};
 use crate::contract::key::Digest;
+use crate::contract::pin::schema_digest;
 
 /// The callers whose lists are kept.
 pub const MAX_CALLERS: usize = 64;
@@ -39,7 +39,7 @@ pub const CONFIRM: &str = "confirm";
 /// One tool as it was listed.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// SHA-256 of the canonical `inputSchema`: what a pin is held against.
+    /// What a pin is held against.
     pub schema: Digest,
     /// The `inputSchema`; `None` if it was too long to keep.
     pub input_schema: Option<Doc>,

@@ -38,6 +38,7 @@ use crate::contract::json::{Doc, Value};
 use crate::contract::key::EntryId;
 use crate::contract::operation::{Argument, BodyType, FollowUp, Mapping};
 use crate::contract::path::{Request, Scope};
+use crate::contract::report::CallJson;
 use crate::contract::report::UndoKind;
 use crate::contract::undo::{Resolved, resolve};
 use crate::ledger::{Cause, Record, Shown, State};
@@ -256,23 +257,25 @@ fn rebuilt(kept: &str, record: &Record, live: &Live) -> Result<(UndoKind, Call),
         return Err(other());
     }
     let call = filled(declared, kept, other)?;
-    if !is_the_one(kept, &call) {
-        return Err(other());
-    }
     is_what_it_says(&live.snapshot, &declared.reference, &call).map_err(|why| why.to_string())?;
+    let offered = CallJson::undo(kind, &call);
+    if !goes_there(kept, &offered) {
+        return Err(format!(
+            "{} goes elsewhere than when the undo was offered",
+            declared.reference.operation
+        ));
+    }
     Ok((kind, into_call(call, declared.reference.body_type)))
 }
 
-/// Whether a call goes where the one went that was reported, which a policy may have changed since.
-fn is_the_one(kept: Value<'_>, call: &Resolved) -> bool {
-    let text = |value: Option<Value<'_>>| value.and_then(Value::as_str).map(String::from);
-    let http = kept.get("http").filter(|http| !http.is_null());
-    let said = http.map(|http| (text(http.get("method")), text(http.get("path"))));
-    let built = call
-        .http
-        .as_ref()
-        .map(|(method, path)| (Some(method.as_str().to_owned()), Some(path.to_owned())));
-    text(kept.get("tool")) == call.tool && said == built
+/// Whether a call has the tool, or the method and path, of the one that was offered.
+fn goes_there(kept: Value<'_>, call: &CallJson) -> bool {
+    let Ok(call) = Doc::parse(call.as_json().to_owned()) else { return false };
+    let same = |name: &str| {
+        let text = |value: Value<'_>| value.get(name).map(Value::raw).map(str::to_owned);
+        text(kept) == text(call.root())
+    };
+    same("tool") && same("http")
 }
 
 /// The declared follow-up with the values that the entry kept.

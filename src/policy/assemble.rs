@@ -96,14 +96,7 @@ impl Files {
             };
             if !docs.contains_key(name) {
                 let left = MAX_CATALOGS.saturating_sub(total);
-                let most = left.min(MAX_CATALOG);
-                let read = || {
-                    read(name, most).map_err(|why| match most < MAX_CATALOG {
-                        true => format!("{why}, and all catalogs together {MAX_CATALOGS}"),
-                        false => why,
-                    })
-                };
-                let text = texts.remove(name).unwrap_or_else(read);
+                let text = texts.remove(name).unwrap_or_else(|| read(name, left.min(MAX_CATALOG)));
                 total = total.saturating_add(text.as_ref().map_or(0, String::len));
                 let doc = text.and_then(|text| {
                     let source = Source::new(name, text);
@@ -407,11 +400,10 @@ fn served_as(
             if is_degraded {
                 if resolved.class != Class::Read || contradicted.contains(id) {
                     resolved.class = Class::Irreversible;
-                    // Never less than a sound irreversible one of its file has by default.
-                    let own = defaults.get(declared.defaults).copied().unwrap_or_default();
+                    let defaults = defaults.get(declared.defaults).copied().unwrap_or_default();
                     let is_destructive = declared.destructive.is_some_and(|flag| flag.value);
-                    let default = check::level_by_class(resolved.class, is_destructive, &own);
-                    resolved.confirm = resolved.confirm.max(Level::Challenge).max(default);
+                    let by_class = check::level_by_class(resolved.class, is_destructive, &defaults);
+                    resolved.confirm = resolved.confirm.max(by_class).max(Level::Challenge);
                     if resolved.kind == Kind::Read {
                         resolved.kind = Kind::Mutation;
                     }
@@ -528,8 +520,8 @@ impl Maker<'_> {
             }),
             carrier: carrier(spec),
             statuses: spec
-                .and_then(|spec| spec.statuses.as_ref())
-                .map(|listed| listed.statuses.clone())
+                .and_then(|spec| spec.statuses.clone())
+                .map(|(statuses, _)| statuses)
                 .unwrap_or_else(default_statuses),
             upstream_id: spec
                 .and_then(|spec| spec.upstream_id.clone())
@@ -658,7 +650,10 @@ fn undeclared(
         .max()
         .unwrap_or(Level::Challenge);
     let floor = strictest.unwrap_or(Level::None).max(by_class);
-    let mut level = Undeclared::Confirm(floor);
+    // That declared writes are not asked about says nothing of those that nobody declared.
+    let is_said = defaults.iter().any(|own| own.undeclared.is_some());
+    let unsaid = if floor == Level::None && !is_said { Level::Challenge } else { floor };
+    let mut level = Undeclared::Confirm(unsaid);
     for (position, own) in defaults.iter().enumerate() {
         let Some(declared) = own.undeclared else { continue };
         if let Undeclared::Confirm(weaker) = declared.value

@@ -173,10 +173,22 @@ fn confirm_of(
     let default = level_by_class(class, is_destructive, defaults);
     let level = declared.confirm.map_or(default, |own| own.value);
     let span = declared.confirm.map_or(declared.id_span, |own| own.span);
-    if class == Class::Read {
-        never_confirmed(reading, declared);
-    }
-    if level == Level::None && class == Class::Irreversible {
+    if level > Level::None && class == Class::Read {
+        let by_flag = declared.destructive.filter(|flag| flag.value && declared.confirm.is_none());
+        let (span, why) = match by_flag {
+            Some(flag) => (flag.span, "`destructive`"),
+            None => (span, "`confirm`"),
+        };
+        reading
+            .error(
+                "effect/read_confirmed",
+                span,
+                format!("{why} on a read, which nobody is asked about"),
+            )
+            .help(
+                "declare the class of write that it is, or remove it: reads are sent as they come",
+            );
+    } else if level == Level::None && class == Class::Irreversible {
         reading
             .warning("policy/irreversible_unconfirmed", span, "an irreversible write asks nobody")
             .help("`confirm: challenge` stops accidents and loops; `human` stops an agent");
@@ -187,19 +199,6 @@ fn confirm_of(
             .help("remove `confirm`, or say in a comment why less will do");
     }
     level
-}
-
-/// A read is not held, and so never confirmed: whoever asks for that takes it for more than a read.
-fn never_confirmed(reading: &mut Reading<'_>, declared: &Declared<'_>) {
-    let code = "effect/confirm_on_read";
-    let help = "give it the class of what it changes, or leave this out";
-    if let Some(own) = declared.confirm.filter(|own| own.value > Level::None) {
-        reading.error(code, own.span, "a read is never confirmed").help(help);
-    }
-    if let Some(flag) = declared.destructive.filter(|flag| flag.value) {
-        let message = "what destroys is confirmed, and a read never is";
-        reading.error(code, flag.span, message).help(help);
-    }
 }
 
 /// Checks one operation against all others and links its follow-ups.

@@ -79,12 +79,6 @@ const CODES: &[(&str, &str)] = &[
          way. Keep the one that names its operation and where its arguments come from.",
     ),
     (
-        "effect/confirm_on_read",
-        "A read is passed on as it comes, and never held for a confirmation. With `confirm` or \
-         `destructive: true` an operation is more than a read: give it the class of what it changes. \
-         Until then it is served as irreversible.",
-    ),
-    (
         "effect/confirmation_for_draft",
         "A staged call runs the draft, and is confirmed through this operation. The draft \
          asks for a confirmation and the operation for none, so it is served with the draft's \
@@ -248,6 +242,12 @@ const CODES: &[(&str, &str)] = &[
          the upstream folds would pass as a read. Name each path.",
     ),
     (
+        "effect/read_confirmed",
+        "A read says `confirm`, or is `destructive` where that asks for a confirmation. Reads are sent \
+         as they come, so nobody would be asked. What somebody wants to be asked about is a write: it \
+         is served as irreversible, under the confirmation that it names.",
+    ),
+    (
         "effect/read_on_unsafe_method",
         "A POST, or another method that usually writes, is declared a read: such calls are \
          neither recorded nor confirmed. Right for searches and renderers.",
@@ -336,9 +336,19 @@ const CODES: &[(&str, &str)] = &[
          name one of them.",
     ),
     (
+        "policy/findings_left_out",
+        "So many findings are kept of one policy, errors apart from others; there are more than these.",
+    ),
+    (
         "policy/irreversible_unconfirmed",
         "An irreversible write goes through without anybody being asked. Sometimes that is \
          meant; say so in a comment.",
+    ),
+    (
+        "policy/literal_pattern",
+        "A path has `*` or `:name` in it, which other programs take for \"anything\". Here it is text, \
+         so that the calls that are meant stay undeclared: write `{name}` for a segment, `{*name}` for \
+         all that follow.",
     ),
     (
         "policy/match_http",

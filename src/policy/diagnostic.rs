@@ -270,7 +270,7 @@ fn seen(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_odd(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// How many findings of each severity are kept: a file with more is broken as a whole,
+/// How many errors, and how many other findings, are kept: a file with more is broken as a whole,
 /// and time stays linear in its size.
 const MAX_KEPT: usize = 2_000;
 
@@ -282,13 +282,12 @@ const MAX_HELPED: usize = 200;
 pub(super) struct Findings {
     found: Vec<(usize, Diagnostic)>,
     errors: usize,
-    infos: usize,
-    warnings: usize,
-    left_out: usize,
     unreadable: bool,
     /// How many of the files are policy files; the rest are catalogs, whose faults make no file
     /// unreadable. `None` while all are policy files.
     policies: Option<usize>,
+    /// How many are not kept.
+    left_out: usize,
     /// Where findings beyond the limit are written.
     spare: Option<Diagnostic>,
 }
@@ -338,18 +337,9 @@ impl Findings {
             message: clean(message.into()),
             help: None,
         };
-        let count = match severity {
-            Severity::Error => self.errors,
-            Severity::Info => {
-                self.infos = self.infos.saturating_add(1);
-                self.infos
-            }
-            Severity::Warning => {
-                self.warnings = self.warnings.saturating_add(1);
-                self.warnings
-            }
-        };
-        if count > MAX_KEPT {
+        let others = self.found.len().saturating_sub(self.errors.min(MAX_KEPT));
+        let is_kept = if is_error { self.errors <= MAX_KEPT } else { others < MAX_KEPT };
+        if !is_kept {
             self.left_out = self.left_out.saturating_add(1);
             return self.spare.insert(diagnostic);
         }
@@ -364,11 +354,6 @@ impl Findings {
     /// Whether there are so many errors that looking for what each may mean costs too much.
     pub(super) fn is_full(&self) -> bool {
         self.errors >= MAX_HELPED
-    }
-
-    /// How many findings were not kept.
-    pub(super) fn left_out(&self) -> usize {
-        self.left_out
     }
 
     /// Whether every file could be read into operations.
@@ -392,7 +377,17 @@ impl Findings {
             ))
         });
         self.found.dedup();
-        self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect()
+        let mut all: Vec<Diagnostic> =
+            self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
+        if let Some(last) = all.last().filter(|_| self.left_out > 0) {
+            let message = format!("{} more findings are not listed", self.left_out);
+            let help =
+                Some(format!("mend these first: {MAX_KEPT} errors and as many others are kept"));
+            let file = Arc::clone(&last.file);
+            let code = "policy/findings_left_out";
+            all.push(Diagnostic { code, file, message, help, ..Diagnostic::nothing() });
+        }
+        all
     }
 }
 

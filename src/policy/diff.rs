@@ -2,8 +2,8 @@
 //!
 //! A change is weaker if it lets something through that the old policy would have stopped, asked
 //! about, recorded as worse, or protected: a milder class, a weaker confirmation, `observe` for
-//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, or that an
-//! operation takes by another `match`, more that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
+//! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, more
+//! that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
 //! Other changes are named and not judged. What is compared of a contract is in `terms`.
 
 use std::collections::BTreeSet;
@@ -11,11 +11,10 @@ use std::fmt;
 
 use crate::contract::class::{Class, Level, Mode, OnUnknown, Repeat};
 use crate::contract::key::OperationId;
-use crate::contract::operation::{Condition, Operation, Target};
+use crate::contract::operation::{Operation, Target};
 use crate::contract::template::Specificity;
 
 use super::explain::words;
-use super::overlap;
 use super::route::Group;
 use super::{Served, Snapshot, Undeclared};
 
@@ -55,7 +54,7 @@ pub fn diff(old: &Snapshot, new: &Snapshot) -> Vec<Change> {
         .collect();
     for id in ids {
         match (old.operation(id), new.operation(id)) {
-            (Some(before), Some(after)) => operation(before, after, [old, new], &mut changes),
+            (Some(before), Some(after)) => operation(before, after, old, &mut changes),
             (Some(before), None) => removed(before, new, &mut changes),
             (None, Some(after)) => added(after, old, &mut changes),
             (None, None) => {}
@@ -85,7 +84,7 @@ fn undeclared(old: &Snapshot, new: &Snapshot, changes: &mut Vec<Change>) {
     add("class of reads", class(before), class(after), before && !after);
 }
 
-fn operation(before: &Served, after: &Served, policies: [&Snapshot; 2], changes: &mut Vec<Change>) {
+fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &mut Vec<Change>) {
     let (old, new) = (&before.operation, &after.operation);
     let known = changes.len();
     let mut add = |what, before: String, after: String, is_weaker| {
@@ -94,8 +93,10 @@ fn operation(before: &Served, after: &Served, policies: [&Snapshot; 2], changes:
             changes.push(Change { operation, what, before, after, is_weaker });
         }
     };
-    let lets_through = target(old) != target(new) && moves_to_milder(old, new, policies);
-    add("target", target(old), target(new), lets_through);
+    let takes_over = target(old) != target(new)
+        && (shadows(new, old_policy)
+            || (!is_narrower(new, old) && is_milder_than_undeclared(new, old_policy)));
+    add("target", target(old), target(new), takes_over);
     add("class", old.class.to_string(), new.class.to_string(), new.class < old.class);
     add("confirm", old.confirm.to_string(), new.confirm.to_string(), new.confirm < old.confirm);
     add("mode", old.mode.to_string(), new.mode.to_string(), new.mode < old.mode);
@@ -131,7 +132,7 @@ fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
     changes.push(Change {
         operation: Some(was.id.clone()),
         what: "declared",
-        before: summary(was),
+        before: summary(before),
         after: "undeclared".to_owned(),
         is_weaker,
     });
@@ -144,12 +145,12 @@ fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
         operation: Some(is.id.clone()),
         what: "declared",
         before: "undeclared".to_owned(),
-        after: summary(is),
+        after: summary(after),
         is_weaker,
     });
 }
 
-/// Whether its calls were worse while nothing was declared for them.
+/// Whether calls that were undeclared are judged milder as this operation's.
 fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
     let was_read = is_safe(is) && !old.undeclared_get_writes();
     !was_read
@@ -158,57 +159,39 @@ fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
             || is.mode < old.undeclared_mode())
 }
 
-/// Whether an operation that matches other calls than it did takes some that were worse, or leaves some
-/// that will be milder.
-fn moves_to_milder(old: &Operation, new: &Operation, [before, after]: [&Snapshot; 2]) -> bool {
-    let is_same_target = match (&old.target, &new.target) {
-        (Target::Tool { name }, Target::Tool { name: other }) => name == other,
+/// Whether an operation takes no call that it did not take before.
+fn is_narrower(new: &Operation, old: &Operation) -> bool {
+    let is_within = match (&new.target, &old.target) {
         (
             Target::Http { method, template },
-            Target::Http { method: other, template: other_template },
-        ) => method == other && template.specificity(other_template) == Specificity::Same,
-        (Target::Tool { .. }, Target::Http { .. }) | (Target::Http { .. }, Target::Tool { .. }) => {
-            false
+            Target::Http { method: old_method, template: old_template },
+        ) => {
+            let specificity = template.specificity(old_template);
+            method == old_method && matches!(specificity, Specificity::Same | Specificity::More)
         }
+        (Target::Tool { name }, Target::Tool { name: old_name }) => name == old_name,
+        (_, _) => false,
     };
-    let is_implied =
-        |wanted: &Condition| new.conditions.iter().any(|given| overlap::is_implied(given, wanted));
-    let is_narrowed = is_same_target && old.conditions.iter().all(is_implied);
-    let takes_worse = !is_narrowed && is_milder_than_undeclared(new, before);
-    let leaves_a_write =
-        !is_same_target && is_safe(old) && old.class.is_write() && !after.undeclared_get_writes();
-    shadows(new, before) || takes_worse || leaves_a_write || is_shadowed(old, after)
-}
-
-/// Whether some of the calls that it took are declared still, by an operation that is milder.
-fn is_shadowed(old: &Operation, new: &Snapshot) -> bool {
-    groups_of(old, new).iter().flat_map(|group| &group.operations).any(|is| {
-        let is = &is.operation;
-        is.id != old.id && (is.class < old.class || is.confirm < old.confirm || is.mode < old.mode)
-    })
+    is_within
+        && old.conditions.iter().all(|was| new.conditions.iter().any(|is| words(is) == words(was)))
 }
 
 /// Whether some of the calls that it takes were declared before, by an operation that is more severe or
 /// stricter. Asked of one path: the template with a value that no other template names.
 fn shadows(operation: &Operation, old: &Snapshot) -> bool {
-    let was = groups_of(operation, old);
+    let was: Vec<&Group> = match &operation.target {
+        Target::Tool { name } => old.find_tool(name).into_iter().collect(),
+        Target::Http { method, template } => {
+            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
+            old.find_http(method, &sample).groups().to_vec()
+        }
+    };
     was.iter().flat_map(|group| &group.operations).any(|was| {
         let was = &was.operation;
         let is_milder =
             |is: &Operation| is.class < was.class || is.confirm < was.confirm || is.mode < was.mode;
         was.id != operation.id && is_milder(operation)
     })
-}
-
-/// What a policy declares for a call of the operation.
-fn groups_of<'p>(operation: &Operation, policy: &'p Snapshot) -> Vec<&'p Group> {
-    match &operation.target {
-        Target::Tool { name } => policy.find_tool(name).into_iter().collect(),
-        Target::Http { method, template } => {
-            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
-            policy.find_http(method, &sample).groups().to_vec()
-        }
-    }
 }
 
 fn is_safe(operation: &Operation) -> bool {
@@ -218,13 +201,17 @@ fn is_safe(operation: &Operation) -> bool {
     }
 }
 
-fn summary(operation: &Operation) -> String {
-    let Operation { class, confirm, mode, .. } = operation;
-    match (confirm, mode) {
+fn summary(served: &Served) -> String {
+    let Operation { class, confirm, mode, .. } = &served.operation;
+    let mut text = match (confirm, mode) {
         (Level::None, Mode::Enforce) => class.to_string(),
         (_, Mode::Enforce) => format!("{class}, confirm {confirm}"),
         (_, Mode::Observe) => format!("{class}, confirm {confirm}, observed"),
+    };
+    if served.is_degraded() {
+        text.push_str(", its contract has errors");
     }
+    text
 }
 
 fn target(operation: &Operation) -> String {
@@ -344,58 +331,54 @@ mod tests {
             request.dry: { equals: true } } }, effect: { class: read } } }";
         assert_eq!(changes(tool, variant), ["b: declared: undeclared -> read (weaker)"]);
         assert!(changes(variant, tool).iter().all(|change| !change.contains("weaker")));
-        let wider = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
-        assert_eq!(changes(tool, &wider), ["a: target: tool t -> tool t where request.dry exists"]);
+        let narrower = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
+        assert_eq!(
+            changes(tool, &narrower),
+            ["a: target: tool t -> tool t where request.dry exists"]
+        );
     }
 
     #[test]
-    fn an_operation_that_takes_more_calls_is_weaker_if_it_is_milder_than_they_were() {
-        let read = "effect: { class: read }";
-        let cases = [
-            ("http: POST /n, where: { request.body.dry: { equals: true } }", "http: POST /n", true),
-            (
-                "http: POST /n, where: { request.body.dry: { equals: true } }",
-                "http: POST /n, where: { request.body.dry: { exists: true } }",
-                true,
-            ),
-            ("tool: a", "tool: delete_all", true),
+    fn a_target_that_takes_calls_which_were_stopped_is_weaker() {
+        let policy = |matched: &str| {
+            format!(
+                "operations: {{ a: {{ match: {{ {matched} }}, effect: {{ class: read, kind: read }} }} }}"
+            )
+        };
+        let dry = "http: POST /n, where: { request.body.dry: { equals: true } }";
+        for (old, new, is_weaker) in [
+            (dry, "http: POST /n", true),
+            (dry, "http: POST /n, where: { request.body.dry: { exists: true } }", true),
+            ("http: POST /n", dry, false),
             ("http: POST /n/x", "http: \"POST /n/{id}\"", true),
+            ("http: \"POST /n/{id}\"", "http: POST /n/x", false),
             ("http: POST /n", "http: POST /payments", true),
-            ("http: POST /n", "http: POST /n, where: { request.body.d: { equals: 1 } }", false),
-            ("http: \"POST /n/{id}\"", "http: \"POST /n/{name}\"", false),
+            ("tool: a", "tool: delete_all", true),
             ("http: GET /n", "http: GET /m", false),
-        ];
-        for (old, new, is_weaker) in cases {
-            let policy =
-                |target: &str| format!("operations: {{ n: {{ match: {{ {target} }}, {read} }} }}");
+        ] {
             let found = changes(&policy(old), &policy(new));
-            let target = found.iter().find(|change| change.starts_with("n: target")).unwrap();
+            let target = found.iter().find(|change| change.starts_with("a: target")).unwrap();
             assert_eq!(target.ends_with("(weaker)"), is_weaker, "{target}");
         }
-        // A GET that writes leaves its path to be read.
-        let write =
-            "operations: { n: { match: { http: GET /n }, effect: { class: irreversible } } }";
-        let found = changes(write, &write.replace("/n", "/m"));
-        assert_eq!(found, ["n: target: GET /n -> GET /m (weaker)"]);
-        // A narrower write leaves calls to a milder one.
-        let pair = "operations: { n: { match: { http: POST /n, where: { request.body.a: { exists: \
-            true } } } }, m: { match: { http: POST /n }, effect: { class: read } } }";
-        let narrower =
-            pair.replace("request.body.a: { exists: true }", "request.body.a: { equals: 1 }");
-        let found = changes(pair, &narrower);
-        assert!(found[0].starts_with("n: target") && found[0].ends_with("(weaker)"), "{found:?}");
     }
 
     #[test]
-    fn what_hides_all_is_no_weaker_than_what_hides_a_part() {
-        let policy = |sensitive: &str| {
-            format!("operations: {{ a: {{ match: {{ http: POST /a }}, sensitive: {sensitive} }} }}")
+    fn a_contract_with_an_error_is_told() {
+        let policy = |operation: &str| {
+            format!(
+                "operations: {{ a: {{ match: {{ http: POST /a }}, effect: {{ class: reversible, \
+                 inverse: {{ operation: {operation}, arguments: {{ path.id: response.id }} }} }} }}, \
+                 c: {{ match: {{ http: \"POST /c/{{id}}\" }} }} }}"
+            )
         };
-        let part = policy("[/body/secret]");
-        assert_eq!(changes(&part, &policy("true")), ["a: sensitive: /body/secret -> everything"]);
-        assert_eq!(changes(&part, &policy("[/body]")), ["a: sensitive: /body/secret -> /body"]);
-        assert!(changes(&policy("[/body]"), &part)[0].ends_with("(weaker)"));
-        assert!(changes(&policy("true"), &part)[0].ends_with("(weaker)"));
+        let found = changes(&policy("c"), &policy("nope"));
+        let served = "a: served: as declared -> degraded, its contract has errors";
+        assert!(found.contains(&served.to_owned()), "{found:?}");
+        let added = changes("operations: {}", &policy("nope"));
+        assert!(
+            added.iter().any(|change| change.contains(", its contract has errors")),
+            "{added:?}"
+        );
     }
 
     /// Each: what is said, and what is written before and after.
@@ -444,12 +427,45 @@ mod tests {
                 String::new(),
             ),
         ];
-        for (expected, old, new) in cases {
+        let bound = |trust: &str, checks: &str| {
+            format!(
+                "verification: {{ type: response_binding, config: {{ trust: {trust}, assertions: \
+                 [{checks}] }} }}"
+            )
+        };
+        let check = |name: &str, pointer: &str| {
+            format!(
+                "{{ type: exists, name: {name}, actual: {{ source: response_body, pointer: \
+                 {pointer} }} }}"
+            )
+        };
+        let both = format!("{}, {}", check("id", "/id"), check("by", "/by"));
+        let verified = [
+            (
+                "trust: gateway_observed_only -> allow_connector_attested (weaker)",
+                bound("gateway_observed_only", &both),
+                bound("allow_connector_attested", &both),
+            ),
+            (
+                "assertions: id, by -> id (weaker)",
+                bound("gateway_observed_only", &both),
+                bound("gateway_observed_only", &check("id", "/id")),
+            ),
+            (
+                "assertion: id: response_body /id exists -> id: response_body /key exists",
+                bound("gateway_observed_only", &check("id", "/id")),
+                bound("gateway_observed_only", &check("id", "/key")),
+            ),
+            ("kind: create -> delete", "kind: create".to_owned(), "kind: delete".to_owned()),
+        ];
+        for (expected, old, new) in cases.into_iter().chain(verified) {
             let found = changes(&policy(&old, ""), &policy(&new, ""));
             assert!(found.contains(&format!("a: {expected}")), "{expected}: {found:?}");
         }
         let beside = [
             ("sensitive: [/x, /y],", "sensitive: [/x],", "sensitive: /x, /y -> /x (weaker)"),
+            ("sensitive: [/x],", "sensitive: true,", "sensitive: /x -> all of it"),
+            ("sensitive: true,", "sensitive: [/x],", "sensitive: all of it -> /x (weaker)"),
             ("vary_on: [X-A],", "", "vary_on: x-a -> none (weaker)"),
             ("", "allow: { encoded_slash: true },", "allow: none -> encoded_slash (weaker)"),
             ("", "is_error: rejected,", "is_error: ambiguous -> rejected (weaker)"),

@@ -66,7 +66,8 @@ pub(super) struct Spec {
     pub(super) is_whole: bool,
     pub(super) kind: Option<Spanned<Kind>>,
     pub(super) carrier: Option<(Carrier, Span)>,
-    pub(super) statuses: Option<Listed>,
+    /// With where each matcher stands, the accepted ones first.
+    pub(super) statuses: Option<(Statuses, Vec<Span>)>,
     pub(super) upstream_id: Option<(Selector, Span)>,
     pub(super) evidence: Option<Evidence>,
     pub(super) no_evidence: Option<Span>,
@@ -178,8 +179,8 @@ pub(super) fn check(reading: &mut Reading<'_>, spec: &Spec, is_read: bool, at: S
             None => unverified(reading, at),
         }
     }
-    if !is_read && let Some(listed) = &spec.statuses {
-        lint_statuses(reading, listed);
+    if !is_read && let Some((statuses, spans)) = &spec.statuses {
+        lint_statuses(reading, statuses, spans);
     }
 }
 
@@ -189,59 +190,57 @@ fn unverified(reading: &mut Reading<'_>, span: Span) {
         .help("add a `verification`, or say why there is none with `no_evidence`");
 }
 
-fn lint_statuses(reading: &mut Reading<'_>, listed: &Listed) {
-    let accepts = |(matcher, _): &&(Matcher, Span)| (300..=499).any(|s| matcher.matches(s));
-    if let Some((_, at)) = listed.accepted.iter().find(accepts) {
+fn lint_statuses(reading: &mut Reading<'_>, statuses: &Statuses, spans: &[Span]) {
+    let (accepted, rejected) = spans.split_at(statuses.accepted.len().min(spans.len()));
+    let first = |list: &[Matcher], spans: &[Span], status| -> Option<Span> {
+        list.iter().zip(spans).find(|(matcher, _)| matcher.matches(status)).map(|(_, span)| *span)
+    };
+    if let Some(at) = (300..=499).find_map(|status| first(&statuses.accepted, accepted, status)) {
         reading
-            .warning("spec/accepted_not_success", *at, "a 3xx or 4xx status counts as accepted")
+            .warning("spec/accepted_not_success", at, "a 3xx or 4xx status counts as accepted")
             .help("a redirect or a client error proves no effect; leave it ambiguous");
     }
     for status in [408, 409, 425, 429] {
-        let mut rejected = listed.rejected.iter();
-        if let Some((_, at)) = rejected.find(|(matcher, _)| matcher.matches(status)) {
+        if let Some(at) = first(&statuses.definitely_rejected, rejected, status) {
             let message = format!("{status} counts as definitely rejected for a write");
             reading
-                .warning("spec/rejected_not_definite", *at, message)
+                .warning("spec/rejected_not_definite", at, message)
                 .help("part of the work may have been done; leave it in neither list");
             break;
         }
     }
 }
 
-/// `dispatch_statuses`, each matcher with its place.
-#[derive(Clone)]
-pub(super) struct Listed {
-    pub(super) statuses: Statuses,
-    accepted: Vec<(Matcher, Span)>,
-    rejected: Vec<(Matcher, Span)>,
-}
-
-fn statuses(reading: &mut Reading<'_>, node: &Node) -> Option<Listed> {
+fn statuses(reading: &mut Reading<'_>, node: &Node) -> Option<(Statuses, Vec<Span>)> {
     let known = ["accepted", "definitely_rejected"];
     let fields = reading.fields(node, "`dispatch_statuses`", &known)?;
-    let list = |reading: &mut Reading<'_>, name: &'static str| {
+    let mut spans = Vec::new();
+    let mut list = |reading: &mut Reading<'_>, name: &'static str| {
         let node = fields.require(reading, name)?;
         let mut matchers = Vec::new();
         for element in reading.sequence(node, name)? {
-            matchers.extend(matcher(reading, element).map(|matcher| (matcher, element.span)));
+            if let Some(matcher) = matcher(reading, element) {
+                matchers.push(matcher);
+                spans.push((matcher, element.span));
+            }
         }
         Some(matchers)
     };
     let accepted = list(reading, "accepted");
-    let rejected = list(reading, "definitely_rejected");
-    let (accepted, rejected) = (accepted?, rejected?);
-    let of = |list: &[(Matcher, Span)]| list.iter().map(|(matcher, _)| *matcher).collect();
-    let statuses = Statuses { accepted: of(&accepted), definitely_rejected: of(&rejected) };
+    let definitely_rejected = list(reading, "definitely_rejected");
+    let statuses = Statuses { accepted: accepted?, definitely_rejected: definitely_rejected? };
     if let Some(status) = statuses.first_overlap() {
-        let mut all = accepted.iter().chain(&rejected);
-        let second = all.by_ref().filter(|(matcher, _)| matcher.matches(status)).nth(1);
-        let span = second.map_or(node.span, |(_, span)| *span);
+        let span = spans
+            .iter()
+            .filter(|(matcher, _)| matcher.matches(status))
+            .nth(1)
+            .map_or(node.span, |(_, span)| *span);
         reading
             .error("spec/overlapping_status", span, format!("{status} is matched twice"))
             .help("no status may be matched by two entries, across the lists or within one");
         return None;
     }
-    Some(Listed { statuses, accepted, rejected })
+    Some((statuses, spans.into_iter().map(|(_, span)| span).collect()))
 }
 
 fn matcher(reading: &mut Reading<'_>, node: &Node) -> Option<Matcher> {

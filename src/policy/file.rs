@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::contract::assertion::Assertion;
 use crate::contract::class::{Class, IsError, Level, Mode, OnUnknown, Repeat, ResponseSource};
-use crate::contract::declared::schema_digest;
 use crate::contract::json::{Doc, Kind as JsonKind};
 use crate::contract::key::OperationId;
 use crate::contract::operation::{Allow, Condition, Target, Test, Timeouts};
@@ -407,7 +406,7 @@ fn pin(
     let (Some(pinned), Some(node)) = (&declared.schema_sha256, fields.get("schema_sha256")) else {
         return;
     };
-    let actual = schema_digest(entry.value).to_hex();
+    let actual = crate::contract::pin::schema_digest(entry.value).to_hex();
     if *pinned != actual {
         reading
             .error("effect/schema_pin", node.span, "the catalog's schema is another")
@@ -507,23 +506,27 @@ fn catalog_target(
     for linked in catalogs.linked {
         let is_http = |entry: &&CatalogEntry<'_>| matches!(entry.target, Target::Http { .. });
         let known = linked.catalog.by_id(id).and_then(|at| linked.catalog.entries.get(at));
-        let known = known.filter(is_http);
-        let is_elsewhere = known.is_some() && found.is_some();
-        if linked.catalog.is_twice(id) || is_elsewhere {
-            let message = match is_elsewhere {
-                true => format!("more than one catalog has an operation `{id}`"),
-                false => format!("the catalog has more than one operation `{id}`"),
-            };
+        if linked.catalog.is_twice(id) {
+            let message = format!("the catalog has more than one operation `{id}`");
             reading
                 .error("policy/catalog_operation", entry.value.span, message)
                 .help("name the request itself: `http: \"POST /path/{name}\"`");
             return None;
         }
-        found = found.or(known);
+        if let Some(known) = known.filter(is_http) {
+            if found.is_some() {
+                let message = format!("more than one catalog has an operation `{id}`");
+                reading
+                    .error("policy/catalog_operation", entry.value.span, message)
+                    .help("name the request itself: `http: \"POST /path/{name}\"`");
+                return None;
+            }
+            found = Some(known.target.clone());
+        }
         ids.extend(linked.catalog.ids());
     }
-    if let Some(known) = found {
-        return Some(known.target.clone());
+    if found.is_some() {
+        return found;
     }
     if catalogs.linked.is_empty() && catalogs.are_named {
         return None;
@@ -563,7 +566,7 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
         let span = Span { end: span.start.saturating_add(word.len()).min(span.end), ..span };
         reading
             .error("policy/match_http", span, format!("`{word}` is no method that can be matched"))
-            .help("one method in upper case; CONNECT and TRACE are refused always");
+            .help("methods are written in upper case; CONNECT and TRACE are refused always");
         return None;
     };
     let offset = word.len().saturating_add(1);
@@ -742,8 +745,7 @@ fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declare
         }
     } else if let Some(node) = fields.get("sensitive") {
         let elements = node.as_sequence().unwrap_or_default();
-        let few = listed(reading, node, "`sensitive`").unwrap_or_default();
-        for element in few {
+        for element in listed(reading, node, "`sensitive`").unwrap_or_default() {
             declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));
         }
         // A list that could not be read whole hides everything.

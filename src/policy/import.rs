@@ -8,13 +8,13 @@
 //! without a name) is left out, and said: what is not declared is undeclared, and whoever reviews the
 //! skeleton must know that something is missing from it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use crate::contract::declared::schema_digest;
 use crate::contract::json::{Value, write_string};
 use crate::contract::operation::Target;
-use crate::contract::template::Part;
+use crate::contract::pin::schema_digest;
+use crate::contract::template::{Part, Template};
 
 use super::catalog::{self, Catalog, CatalogEntry, InputPlace, Interface};
 use super::diagnostic::Source;
@@ -71,19 +71,22 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     out.push('\n');
     let mut used = HashSet::new();
     let ids: Vec<String> = catalog.entries.iter().map(|entry| id_of(entry, &mut used)).collect();
-    let deletes = completing_deletes(catalog);
     for (position, (entry, id)) in catalog.entries.iter().zip(&ids).enumerate() {
         let mut block = Block { out: &mut out };
         block.head(id, entry);
         block.elsewhere(entry);
         if entry.declares_effect() {
-            block.comment("Its class is what the catalog declares of its effect; that holds.");
+            // Its class is the document's, written by whoever wrote the document.
+            block.comment(
+                "The document declares its effect, which holds while no `effect` stands here:",
+            );
+            block.comment("`takeback explain` says what that makes of a call. Review it.");
             continue;
         }
         let interface = catalog.interface(position, &entry.target);
         match (&entry.target, interface) {
             (Target::Http { .. }, Some(interface)) if !entry.is_safe() => {
-                block.write_hints(&deletes, &ids, entry, &interface);
+                block.write_hints(catalog, &ids, entry, &interface);
             }
             (Target::Tool { .. }, Some(interface)) => block.tool_hints(entry, &interface),
             (_, _) => {}
@@ -92,8 +95,8 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     let left_out = left_out(catalog);
     if !left_out.is_empty() {
         out.push_str(
-            "\n# Left out, because no policy can name it here; undeclared, and so irreversible unless \
-             it is a GET:\n",
+            "\n# Left out. What is undeclared is irreversible, or a read where its method is GET, HEAD or \
+             OPTIONS:\n",
         );
         let mut block = Block { out: &mut out };
         for line in &left_out {
@@ -242,20 +245,20 @@ impl Block<'_> {
 
     fn write_hints(
         &mut self,
-        deletes: &HashMap<String, (usize, &str)>,
+        catalog: &Catalog<'_>,
         ids: &[String],
         entry: &CatalogEntry<'_>,
         interface: &Interface<'_>,
     ) {
         self.comment("No class yet: irreversible, and confirmed.");
-        if let Some((undo, parameter)) = completing_delete(deletes, entry) {
+        if let Some((undo, parameter)) = completing_delete(catalog, entry) {
             let id = ids.get(undo).map_or("", String::as_str);
-            let member = answer_member(interface, parameter);
+            let member = answer_member(interface, &parameter);
             self.comment("If this call is undone by deleting what it made:");
             self.comment(&format!(
                 "effect: {{ class: reversible, kind: create, inverse: {{ operation: {id}, \
                  arguments: {{ {} }} }} }}",
-                arguments(entry, parameter, &member)
+                arguments(entry, &parameter, &member)
             ));
         }
         self.shared_hints(interface, InputPlace::Body);
@@ -301,41 +304,36 @@ impl Block<'_> {
     }
 }
 
-/// The DELETEs whose path ends in a parameter, by the path before it, whatever its parameters' names.
-fn completing_deletes<'c>(catalog: &'c Catalog<'_>) -> HashMap<String, (usize, &'c str)> {
-    let mut deletes = HashMap::new();
-    for (position, entry) in catalog.entries.iter().enumerate() {
-        let Target::Http { method, template } = &entry.target else { continue };
-        if *method == http::Method::DELETE
-            && let Some((Part::Parameter { name, .. }, parts)) = template.parts().split_last()
-        {
-            deletes.entry(shape(parts)).or_insert((position, name.as_str()));
-        }
-    }
-    deletes
-}
-
 /// The DELETE whose path is a POST's path and one parameter more.
-fn completing_delete<'c>(
-    deletes: &HashMap<String, (usize, &'c str)>,
-    entry: &CatalogEntry<'_>,
-) -> Option<(usize, &'c str)> {
-    match &entry.target {
-        Target::Http { method, template } if *method == http::Method::POST => {
-            deletes.get(&shape(template.parts())).copied()
-        }
-        Target::Http { .. } | Target::Tool { .. } => None,
+fn completing_delete(catalog: &Catalog<'_>, entry: &CatalogEntry<'_>) -> Option<(usize, String)> {
+    let Target::Http { method, template } = &entry.target else { return None };
+    if *method != http::Method::POST {
+        return None;
     }
+    for (position, other) in catalog.entries.iter().enumerate() {
+        let Target::Http { method, template: longer } = &other.target else { continue };
+        if *method != http::Method::DELETE {
+            continue;
+        }
+        if let Some(parameter) = extends(longer, template) {
+            return Some((position, parameter.to_owned()));
+        }
+    }
+    None
 }
 
-/// A path without its parameters' names. No fixed text has a brace.
-fn shape(parts: &[Part]) -> String {
-    let part = |part: &Part| match part {
-        Part::Literal(text) => text.clone(),
-        Part::Parameter { .. } => "{}".to_owned(),
-        Part::Rest { .. } => "{*}".to_owned(),
-    };
-    parts.iter().map(part).collect::<Vec<_>>().join("/")
+fn extends<'t>(longer: &'t Template, template: &Template) -> Option<&'t str> {
+    let (last, first) = longer.parts().split_last()?;
+    let is_same = first.len() == template.parts().len()
+        && first.iter().zip(template.parts()).all(|(left, right)| match (left, right) {
+            (Part::Literal(left), Part::Literal(right)) => left == right,
+            (Part::Parameter { .. }, Part::Parameter { .. }) => true,
+            (_, _) => false,
+        });
+    match last {
+        Part::Parameter { name, .. } if is_same => Some(name),
+        Part::Parameter { .. } | Part::Literal(_) | Part::Rest { .. } => None,
+    }
 }
 
 /// The member of the answer that a parameter is probably called after.
@@ -520,5 +518,27 @@ mod tests {
         assert_eq!(snapshot.operations().len(), 4);
         let odd = "a\u{85}b\u{2028}c\u{feff}d\u{7f}e\u{0}f";
         assert!(snapshot.find_tool(odd).is_some(), "{skeleton}");
+    }
+
+    #[test]
+    fn what_the_document_declares_is_not_said_to_have_no_class() {
+        let api = r#"{"openapi":"3.1.0","info":{},"paths":{"/a":{"post":{"operationId":"a",
+            "x-anvil-effect":{"class":"read"}},"get":{"operationId":"b"}}}}"#;
+        let text = import_openapi("api.json", api).unwrap().skeleton;
+        assert!(!text.contains("No class yet"), "{text}");
+        assert_eq!(text.matches("The document declares its effect").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_list_that_goes_on_says_so() {
+        let page = r#"{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"2"}"#;
+        let last = r#"{"tools":[{"name":"b","inputSchema":{}}]}"#;
+        for (text, goes_on) in
+            [(page.to_owned(), true), (format!("[{page},{last}]"), false), (last.to_owned(), false)]
+        {
+            let imported = import_tools("tools.json", text).unwrap();
+            let is_said = imported.left_out.iter().any(|line| line.contains("nextCursor"));
+            assert_eq!(is_said, goes_on, "{:?}", imported.left_out);
+        }
     }
 }

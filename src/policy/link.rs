@@ -161,11 +161,13 @@ impl<'a> Linking<'_, 'a> {
         };
         // Without a target of its own it has another error, and nothing about it is known.
         self.index.declared.get(target)?.target.as_ref()?;
-        let takes_itself_back = is_swap(&raw.arguments) || restores(&raw.arguments);
+        let takes_itself_back = is_swap(&raw.arguments) || puts_back(&raw.arguments);
         if target == self.own && wanted != Wanted::WriteOrItself && !takes_itself_back {
             self.reading
                 .error("effect/operation_self", raw.span, "an operation that follows itself")
-                .help("name the call that takes the effect back, or map what `before` read");
+                .help(
+                    "name the call that takes the effect back, or what was there before (`before`)",
+                );
             return None;
         }
         let class = self.index.resolved.get(target)?.class;
@@ -561,11 +563,12 @@ fn is_swap(arguments: &[RawArgument]) -> bool {
     names == sources && pairs.iter().any(|(name, source)| name != source)
 }
 
-/// Whether a call with these arguments puts back what was there before: an update is undone by an update.
-fn restores(arguments: &[RawArgument]) -> bool {
-    arguments.iter().any(
-        |argument| matches!(&argument.mapping, Mapping::Path(path) if path.root == Root::Before),
-    )
+/// Whether a call puts back what was there before: an update takes itself back so.
+fn puts_back(arguments: &[RawArgument]) -> bool {
+    arguments.iter().any(|argument| match &argument.mapping {
+        Mapping::Path(path) => path.root == Root::Before,
+        Mapping::Const(_) => false,
+    })
 }
 
 /// What a literal should be and is not.

@@ -45,10 +45,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
+
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
-use http::HeaderValue;
 
 pub use catalog::{MAX_CATALOG, read_catalog};
 pub use codes::{codes, explain_code};
@@ -180,10 +181,8 @@ impl Snapshot {
 pub struct Compiled {
     /// The result; `None` if a file could not be read into operations.
     pub snapshot: Option<Snapshot>,
-    /// Every finding, in file order and then by position; at most 2,000 of each severity.
+    /// Every finding, in file order and then by position.
     pub diagnostics: Vec<Diagnostic>,
-    /// How many more there are.
-    pub left_out: usize,
     /// The files, for drawing findings.
     pub sources: Vec<Source>,
 }
@@ -194,10 +193,19 @@ impl Compiled {
         self.diagnostics.iter().any(|found| found.severity == Severity::Error)
     }
 
-    /// All findings for people, a blank line between them.
+    /// All findings for people, a blank line after each.
     pub fn human(&self) -> String {
+        self.drawn(|_| true)
+    }
+
+    /// The errors alone, as [`human`](Self::human): why a policy cannot be served.
+    pub fn human_errors(&self) -> String {
+        self.drawn(|severity| severity == Severity::Error)
+    }
+
+    fn drawn(&self, is_shown: impl Fn(Severity) -> bool) -> String {
         let mut out = String::new();
-        for found in &self.diagnostics {
+        for found in self.diagnostics.iter().filter(|found| is_shown(found.severity)) {
             let source = self.sources.iter().find(|source| source.name == found.file);
             out.push_str(&found.human(source));
             out.push_str("\n\n");
@@ -234,9 +242,7 @@ fn compile_with(
     let revision = files.revision();
     let mut findings = Findings::with_policies(files.policies());
     let snapshot = assemble::compile(&mut findings, &files, revision, grace);
-    let left_out = findings.left_out();
-    let (diagnostics, sources) = (findings.finish(), files.into_sources());
-    Compiled { snapshot, diagnostics, left_out, sources }
+    Compiled { snapshot, diagnostics: findings.finish(), sources: files.into_sources() }
 }
 
 #[cfg(test)]

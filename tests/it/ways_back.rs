@@ -10,7 +10,7 @@ use takeback::contract::class::Mode;
 use crate::support::mcp::{call, envelope, modern, post, post_modern};
 use crate::support::process::Home;
 use crate::support::sidecar::Setup;
-use crate::support::{Act, Agent, Sidecar, Upstream, wait};
+use crate::support::{Act, Agent, Sidecar, Upstream};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -417,36 +417,4 @@ operations:
     let back = agent.call("PUT", "/things/1", &[JSON], r#"{"title":"old"}"#);
     assert_eq!(back.status, 200);
     sidecar.wait_entries(&[("undone", "undone"), ("accepted", "")]);
-}
-
-#[test]
-fn an_undo_whose_operation_goes_elsewhere_since_the_call_is_not_made() {
-    let policy = |path: &str| {
-        format!(
-            "version: 1\noperations:\n  a:\n    match: {{ http: \"POST /a\" }}\n    effect: {{ class: \
-             reversible, kind: create, inverse: {{ operation: d, arguments: {{ path.id: response.id \
-             }} }} }}\n  d:\n    match: {{ http: \"DELETE {path}\" }}\n    effect: {{ class: irreversible \
-             }}\n    confirm: none\n"
-        )
-    };
-    let upstream = Upstream::start(|_| Act::json(200, r#"{"id":"5"}"#));
-    let home = Home::new(&policy("/d/{id}"), upstream.address);
-    let process = home.start();
-    let made = process.agent().call("POST", "/a", &[JSON, ("effect-task", "t1")], "{}");
-    assert_eq!(made.report()["undo"]["http"]["path"], "/d/5");
-    wait::until("the finish", || {
-        (home.query("SELECT state FROM entries") == ["accepted"]).then_some(())
-    });
-    let (_, planned) = home.run(&["undo", "plan", "--task", "t1"]);
-    assert!(planned.contains("/d/5"), "{planned}");
-
-    std::fs::write(home.policies().join("test.yaml"), policy("/e/{id}")).unwrap();
-    process.signal(rustix::process::Signal::HUP);
-
-    wait::until("the other policy", || {
-        let (_, planned) = home.run(&["undo", "plan", "--task", "t1"]);
-        assert!(!planned.contains("/e/5"), "{planned}");
-        planned.contains("declares another undo than when it was called").then_some(())
-    });
-    assert_eq!(upstream.count("DELETE"), 0);
 }

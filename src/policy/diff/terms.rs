@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::contract::assertion::Assertion;
+use crate::contract::assertion::{Assertion, Check};
 use crate::contract::class::IsError;
 use crate::contract::key::{Carrier, OnMismatch, Place, ReplayRule};
 use crate::contract::operation::{
@@ -30,11 +30,17 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let mut add = |what, before, after, is_weaker| {
         terms.push(Term { what, before, after, is_weaker });
     };
-    let served = |served: &Served| match served.is_degraded() {
-        true => "as less than it declares, for its errors",
-        false => "as it declares",
+    let served = |served: &Served| {
+        if served.is_degraded() { "degraded, its contract has errors" } else { "as declared" }
+            .to_owned()
     };
-    add("served", served(before).to_owned(), served(after).to_owned(), false);
+    add("served", served(before), served(after), false);
+    // A read's kind goes with its class.
+    if old.class.is_write() == new.class.is_write() {
+        add("kind", old.kind.to_string(), new.kind.to_string(), false);
+    }
+    let destroys = |operation: &Operation| operation.destructive.to_string();
+    add("destructive", destroys(old), destroys(new), false);
     add("carrier", carrier(&old.carrier), carrier(&new.carrier), sends_again(old, new));
     add("inverse", follow_up(old.inverse.as_ref()), follow_up(new.inverse.as_ref()), false);
     add(
@@ -46,24 +52,25 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     add("lookup", lookup(old.lookup.as_ref()), lookup(new.lookup.as_ref()), settles_more(old, new));
     add("draft", draft(old), draft(new), false);
     add("before", state_before(old), state_before(new), false);
-    let trusts = (trust(old), trust(new));
-    let trusts_more =
-        matches!(trusts, (Some(Trust::GatewayObservedOnly), Some(Trust::AllowConnectorAttested)));
-    add("trust", trusted(trusts.0), trusted(trusts.1), trusts_more);
-    let (asserted, asserts) = (assertions(old), assertions(new));
-    let asserts_less = asserted.iter().any(|name| !asserts.contains(name));
-    add("assertions", listed(asserted.into_iter()), listed(asserts.into_iter()), asserts_less);
-    let flag = |operation: &Operation| operation.destructive.to_string();
-    add("destructive", flag(old), flag(new), old.destructive && !new.destructive);
-    // A read's kind is its class.
-    if old.class.is_write() && new.class.is_write() {
-        add("kind", old.kind.to_string(), new.kind.to_string(), false);
-    }
-    let named = |operation: &Operation| operation.upstream_id.as_ref().map_or_else(none, selector);
-    add("upstream_id", named(old), named(new), new.upstream_id.is_none());
     let ceilings = (before.ceiling.as_str(), after.ceiling.as_str());
     let proves_less = after.ceiling < before.ceiling;
     add("evidence", ceilings.0.to_owned(), ceilings.1.to_owned(), proves_less);
+    let (was, is) = (&old.verification, &new.verification);
+    let believes_more = trust(was) == Some(Trust::GatewayObservedOnly)
+        && trust(is) == Some(Trust::AllowConnectorAttested);
+    add("trust", trust_word(was), trust_word(is), believes_more);
+    let (was, is) = (checks(was), checks(is));
+    let asks_less = was.iter().any(|(name, _)| is.iter().all(|(other, _)| other != name));
+    let names = |checks: &[(String, String)]| listed(checks.iter().map(|(name, _)| name.clone()));
+    add("assertions", names(&was), names(&is), asks_less);
+    for (name, before) in &was {
+        let after = is.iter().find(|(other, _)| other == name);
+        if let Some((_, after)) = after.filter(|(_, after)| after != before) {
+            add("assertion", format!("{name}: {before}"), format!("{name}: {after}"), false);
+        }
+    }
+    let id = |operation: &Operation| operation.upstream_id.as_ref().map_or_else(none, selector);
+    add("upstream_id", id(old), id(new), false);
     // A read's lists are others: a read that failed changed nothing.
     if old.class.is_write() && new.class.is_write() {
         let accepted = |statuses: &Statuses| matchers(&statuses.accepted);
@@ -79,14 +86,14 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     add("rejected_if", counted(was, "assertion"), counted(is, "assertion"), was == 0 && is > 0);
     let pointers = |operation: &Operation| {
         listed(operation.sensitive.iter().map(|pointer| match pointer.as_str() {
-            "" => "everything".to_owned(),
-            part => part.to_owned(),
+            "" => "all of it".to_owned(),
+            pointer => pointer.to_owned(),
         }))
     };
-    let is_hidden = |pointer: &Pointer| {
-        new.sensitive.iter().any(|around| pointer.tokens().starts_with(around.tokens()))
+    let is_kept_back = |pointer: &Pointer| {
+        new.sensitive.iter().any(|above| pointer.tokens().starts_with(above.tokens()))
     };
-    let shows = !old.sensitive.iter().all(is_hidden);
+    let shows = !old.sensitive.iter().all(is_kept_back);
     add("sensitive", pointers(old), pointers(new), shows);
     let headers = |operation: &Operation| {
         listed(operation.vary_on.iter().map(|name| name.as_str().to_owned()))
@@ -113,18 +120,58 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     terms
 }
 
-fn trust(operation: &Operation) -> Option<Trust> {
-    match &operation.verification {
+fn trust(verification: &Verification) -> Option<Trust> {
+    match verification {
         Verification::ResponseBinding { trust, .. } => Some(*trust),
         Verification::None | Verification::Plan(_) => None,
     }
 }
 
-fn trusted(trust: Option<Trust>) -> String {
-    match trust {
-        Some(Trust::AllowConnectorAttested) => "allow_connector_attested".to_owned(),
-        Some(Trust::GatewayObservedOnly) => "gateway_observed_only".to_owned(),
-        None => none(),
+fn trust_word(verification: &Verification) -> String {
+    trust(verification).map_or_else(none, |trust| {
+        match trust {
+            Trust::GatewayObservedOnly => "gateway_observed_only",
+            Trust::AllowConnectorAttested => "allow_connector_attested",
+        }
+        .to_owned()
+    })
+}
+
+/// Every assertion: its name, and what it checks.
+fn checks(verification: &Verification) -> Vec<(String, String)> {
+    let one = |stage: &str, assertion: &Assertion| {
+        (format!("{stage}{}", assertion.name), written(&assertion.check))
+    };
+    match verification {
+        Verification::None => Vec::new(),
+        Verification::ResponseBinding { assertions, .. } => {
+            assertions.iter().map(|assertion| one("", assertion)).collect()
+        }
+        Verification::Plan(plan) => plan
+            .stages
+            .iter()
+            .flat_map(|stage| {
+                let id = format!("{}.", stage.id);
+                stage.assertions.iter().map(move |assertion| one(&id, assertion))
+            })
+            .collect(),
+    }
+}
+
+fn written(check: &Check) -> String {
+    match check {
+        Check::EqualsLiteral { actual, expected } => {
+            format!("{} equals {}", selector(actual), expected.root().raw())
+        }
+        Check::EqualsRequest { actual, expected } => {
+            format!("{} equals the request's {}", selector(actual), expected.as_str())
+        }
+        Check::Exists(actual) => format!("{} exists", selector(actual)),
+        Check::Absent(actual) => format!("{} is absent", selector(actual)),
+        Check::OneOf { actual, allowed } => {
+            let allowed: Vec<&str> = allowed.iter().map(|one| one.root().raw()).collect();
+            format!("{} is one of {}", selector(actual), allowed.join(", "))
+        }
     }
 }
 
@@ -135,20 +182,6 @@ fn selector(selector: &Selector) -> String {
         Selector::RequestBody(pointer) => format!("request_body {}", pointer.as_str()),
         Selector::ResponseBody(pointer) => format!("response_body {}", pointer.as_str()),
         Selector::ResponseHeader(name) => format!("response_header {name}"),
-    }
-}
-
-/// What is asserted of an answer, by name.
-fn assertions(operation: &Operation) -> Vec<String> {
-    let names = |assertions: &[Assertion]| -> Vec<String> {
-        assertions.iter().map(|assertion| assertion.name.clone()).collect()
-    };
-    match &operation.verification {
-        Verification::ResponseBinding { assertions, .. } => names(assertions),
-        Verification::Plan(plan) => {
-            plan.stages.iter().flat_map(|stage| names(&stage.assertions)).collect()
-        }
-        Verification::None => Vec::new(),
     }
 }
 
@@ -250,18 +283,16 @@ fn follow_up(call: Option<&FollowUp>) -> String {
 fn lookup(lookup: Option<&Lookup>) -> String {
     let Some(lookup) = lookup else { return none() };
     let settles = lookup.settle_ms.map(|ms| format!(", settles after {ms} ms"));
-    let empty = lookup.empty.as_ref().map(|path| format!(", none if {path} is empty"));
-    let matches = lookup.matches.iter().map(|assertion| assertion.name.clone());
-    let matches = match lookup.matches.is_empty() {
-        true => String::new(),
-        false => format!(", it if {}", listed(matches)),
-    };
     format!(
-        "{}{}{}{}{matches}",
+        "{}{}{}{}{}",
         lookup.reference.operation,
         arguments(&lookup.arguments),
-        settles.unwrap_or_default(),
-        empty.unwrap_or_default(),
+        lookup.empty.as_ref().map(|path| format!(", empty at {path}")).unwrap_or_default(),
+        match lookup.matches.len() {
+            0 => String::new(),
+            count => format!(", matched by {}", counted(count, "assertion")),
+        },
+        settles.unwrap_or_default()
     )
 }
 
