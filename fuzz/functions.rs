@@ -377,7 +377,8 @@ pub fn token(bytes: &[u8]) {
     let head = HeadForm { authority: None, headers: &headers, vary_on: &[] };
     let digest = RequestDigest::http(&Method::POST, "/a", head, BodyForm::None);
     let operation = Digest([7; 32]);
-    let binding = Binding { principal: "p", operation, digest: &digest, newest: None };
+    let class = Class::Irreversible;
+    let binding = Binding { principal: "p", operation, class, digest: &digest, newest: None };
     let sealer = Sealer::new([1; 32]);
     let text = String::from_utf8_lossy(bytes);
     assert!(sealer.open(&text, &binding, 0).is_err());

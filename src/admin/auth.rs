@@ -34,6 +34,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Failure;
 use crate::clock::Clock;
+use crate::contract::key::from_hex;
 
 /// The shortest token, in characters: 32 of a random alphabet cannot be guessed.
 const MIN_TOKEN: usize = 32;
@@ -179,7 +180,8 @@ fn read(path: &Path) -> Result<Arc<[Token]>, TokensError> {
             return Err(wrong("there are more than 100 tokens"));
         }
         let hash = match token.strip_prefix("sha256:") {
-            Some(hex) => unhex(hex).ok_or_else(|| wrong("`sha256:` is followed by 64 digits"))?,
+            Some(hex) => from_hex(hex.as_bytes())
+                .ok_or_else(|| wrong("`sha256:` is followed by 64 digits"))?,
             None if token.len() < MIN_TOKEN => {
                 return Err(wrong("a token has at least 32 characters"));
             }
@@ -191,17 +193,6 @@ fn read(path: &Path) -> Result<Arc<[Token]>, TokensError> {
         return Err(TokensError::Empty { path: path.to_owned() });
     }
     Ok(tokens.into())
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut hash = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (index, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
-    }
-    Some(hash)
 }
 
 /// What stands before the API on a network address.

@@ -15,6 +15,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use sha2::{Digest as _, Sha256};
 
+pub use crate::contract::credential::is_credential;
 use crate::contract::json::{Doc, Edits, Value};
 use crate::contract::key::Digest;
 
@@ -293,29 +294,6 @@ fn counts(name: &str) -> bool {
         .iter()
         .any(|prefix| name.starts_with(prefix));
     !(is_known_otherwise || is_of_the_way || is_attempt || is_sender || is_trace || is_family)
-}
-
-/// Whether a header holds a credential: it names the caller, and never reaches a digest, a mapping or
-/// a log.
-pub fn is_credential(name: &str) -> bool {
-    matches!(
-        name,
-        "api-key"
-            | "apikey"
-            | "authorization"
-            | "cookie"
-            | "ocp-apim-subscription-key"
-            | "private-token"
-            | "proxy-authorization"
-            | "x-access-token"
-            | "x-amz-security-token"
-            | "x-api-key"
-            | "x-auth-token"
-            | "x-functions-key"
-            | "x-gitlab-token"
-            | "x-goog-api-key"
-            | "x-vault-token"
-    )
 }
 
 /// Percent-encodings that mean the same written one way: unreserved characters plain, digits in upper

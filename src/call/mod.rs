@@ -186,7 +186,7 @@ impl Transport {
 }
 
 /// An odd path: refused, unless the operation that it matches allows just this.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Oddity {
     /// `%2F` inside a segment.
     EncodedSlash,

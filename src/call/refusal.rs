@@ -46,6 +46,8 @@ pub struct Challenge {
     pub argument: Option<String>,
     /// Why more than the operation's own level is asked for.
     pub because: Option<Because>,
+    /// Why nothing takes the call back, where its operation declares what does; holds no value.
+    pub lost: Option<String>,
     /// The caller's open unknown entries of this operation, newest first.
     pub unknown: Vec<EntryId>,
 }
@@ -75,6 +77,8 @@ pub enum Because {
 pub enum Mismatch {
     /// The body differs.
     Body,
+    /// The call was confirmed as one of a milder class.
+    Class,
     /// The token's time is over.
     Expired,
     /// The token was not made here, or not for anything that can be named.
@@ -98,6 +102,7 @@ impl Mismatch {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Body => "body",
+            Self::Class => "class",
             Self::Expired => "expired",
             Self::Forged => "forged",
             Self::Headers => "headers",
@@ -112,6 +117,7 @@ impl Mismatch {
     fn text(self) -> &'static str {
         match self {
             Self::Body => "the body is not the one that was confirmed",
+            Self::Class => "the call was confirmed while it could be taken back",
             Self::Expired => "the confirmation has expired",
             Self::Forged => "the confirmation is not one that this proxy gave for this call",
             Self::Headers => "a header is not as it was when the call was confirmed",
@@ -762,6 +768,9 @@ impl Challenge {
             let _infallible =
                 write!(text, "The confirmation does not count: {}. ", mismatch.text());
         }
+        if let Some(lost) = &self.lost {
+            let _infallible = write!(text, "Nothing takes this call back: {lost}. ");
+        }
         match self.reason() {
             None => {
                 let _infallible = write!(
@@ -823,6 +832,7 @@ mod tests {
             token: (level == Level::Challenge).then(|| "tbc1_abc".to_owned()),
             argument: None,
             because: None,
+            lost: None,
             unknown: vec![EntryId::from_bytes([1; 16])],
         })
     }

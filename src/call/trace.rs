@@ -14,6 +14,8 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderName};
 
+use crate::contract::key::from_hex;
+
 /// The header, and the member of `_meta`.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
@@ -73,14 +75,18 @@ impl TraceParent {
         let mut parts = known.split(|byte| *byte == b'-');
         let mut part = || parts.next();
         let (version, trace, span, flags) = (part()?, part()?, part()?, part()?);
-        let [version] = hex(version)?;
+        // The standard takes lower case only.
+        if known.iter().any(u8::is_ascii_uppercase) {
+            return None;
+        }
+        let [version] = from_hex(version)?;
         let is_form_right = match version {
             0 => rest.is_empty(),
             0xff => false,
             _ => rest.first().is_none_or(|byte| *byte == b'-'),
         };
-        let (trace, span) = (hex::<16>(trace)?, hex::<8>(span)?);
-        let [flags] = hex(flags)?;
+        let (trace, span) = (from_hex::<16>(trace)?, from_hex::<8>(span)?);
+        let [flags] = from_hex(flags)?;
         let is_right = is_form_right && trace != [0; 16] && span != [0; 8] && part().is_none();
         let is_sampled = flags & 1 == 1;
         is_right.then_some(Self { trace: TraceId(trace), span: SpanId(span), is_sampled })
@@ -101,24 +107,6 @@ impl fmt::Display for TraceParent {
         let Self { trace, span, is_sampled } = self;
         write!(f, "00-{trace}-{span}-{:02x}", u8::from(*is_sampled))
     }
-}
-
-/// Lower-case hexadecimal digits as bytes; upper case is malformed by the standard.
-fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; N];
-    if text.len() != N * 2 {
-        return None;
-    }
-    for (pair, byte) in text.chunks_exact(2).zip(&mut bytes) {
-        let [high, low] = pair else { return None };
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

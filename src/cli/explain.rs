@@ -4,17 +4,16 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 
 use super::exit::{self, Failure, with_help};
 use super::{Format, out};
 use crate::call::refusal::Refusal;
-use crate::contract::json::Doc;
-use crate::http::body::BodyDoc;
+use crate::contract::json::{Doc, Kind};
 use crate::http::decode::{Decoded, decode};
 use crate::http::headers::REPORT;
 use crate::pipeline::foresee;
-use crate::policy::{self, Explained, Imagined, Snapshot};
+use crate::policy::{self, Explained, Snapshot};
 
 /// The longest body that is read, in bytes; the sidecar's own limit.
 const MAX_BODY: u64 = 4 * 1024 * 1024;
@@ -36,9 +35,8 @@ pub(super) fn run(folder: &Path, asked: &Asked<'_>, format: Format) -> Result<u8
             http(&snapshot, method, target, headers, *body)?
         }
         Asked::Tool { name, arguments } => {
-            let arguments = Doc::parse((*arguments).to_owned())
-                .map_err(|error| usage(&format!("--arguments is no JSON: {error}"), ""))?;
-            policy::explain(&snapshot, &Imagined::Tool { name, arguments: &arguments })
+            let arguments = tool_arguments(arguments)?;
+            foresee::tool(&snapshot, name, arguments.root())
         }
     };
     match format {
@@ -80,7 +78,6 @@ fn http(
         let help = "give the path as the agent asks for it, with its query: /repos/a/b?page=2";
         return Err(usage("the path does not start with `/`", help));
     }
-    let mut pairs = Vec::with_capacity(headers.len());
     let mut map = HeaderMap::new();
     for text in headers {
         let wrong = || {
@@ -90,48 +87,49 @@ fn http(
         let value = value.trim();
         let header = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
         map.append(&header, HeaderValue::from_str(value).map_err(|_| wrong())?);
-        pairs.push((header.as_str().to_owned(), value.to_owned()));
     }
     let bytes = body.map(read).transpose()?.unwrap_or_default();
     if !bytes.is_empty() && !map.contains_key(header::CONTENT_TYPE) {
         map.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    let refused = refusal(snapshot, &method, target, map.clone(), &bytes);
-    let body = BodyDoc::read(&map, &bytes).unwrap_or(BodyDoc::Opaque);
-    let doc = match &body {
-        BodyDoc::Json(doc) | BodyDoc::Form(doc, _) => Some(doc),
-        BodyDoc::None | BodyDoc::Opaque => None,
-    };
-    let call = Imagined::Http { method: &method, target, headers: &pairs, body: doc };
-    let mut told = policy::explain(snapshot, &call);
-    if let Some(refusal) = refused {
-        let why =
-            format!("{} {}: {}", refusal.status(), refusal.envelope_code(), refusal.message());
-        told.lines.insert(0, ("refused", why));
+    let uri: Uri = target.parse().map_err(|_| {
+        usage("the path is no target of a request", "percent-encode what a path cannot hold")
+    })?;
+    let decoded = decoded(&method, &uri, map.clone());
+    let mut told = foresee::http(snapshot, &method, &uri, &map, decoded, &bytes);
+    if uri.path() == DEFAULT_MCP_PATH || uri.path().starts_with("/call/") {
+        let note = "a sidecar with this MCP path, or this call route, takes it for a tool's call: \
+                    ask with --tool NAME --arguments JSON";
+        told.lines.push(("note", note.to_owned()));
     }
     Ok(told)
 }
 
-/// What the sidecar would answer instead of sending the call on.
-fn refusal(
-    snapshot: &Snapshot,
-    method: &Method,
-    target: &str,
-    headers: HeaderMap,
-    bytes: &Bytes,
-) -> Option<Refusal> {
+/// Where tools are called unless `--mcp-path` says otherwise.
+const DEFAULT_MCP_PATH: &str = "/mcp";
+
+/// The call as the sidecar reads it, or what it would answer to one that it does not read.
+fn decoded(method: &Method, uri: &Uri, headers: HeaderMap) -> Result<Decoded, Refusal> {
     let mut request = http::Request::new(());
     *request.method_mut() = method.clone();
-    *request.uri_mut() = target.parse().ok()?;
+    *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers;
     // Where it is sent is not asked about.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(header::HOST).or_insert(host);
     let peer = HeaderValue::from_static("127.0.0.1");
-    match decode(request.into_parts().0, peer, &REPORT, "explain") {
-        Err(refusal) => Some(refusal),
-        Ok(Decoded { head, control, oddity, .. }) => {
-            foresee::refusal(snapshot, &head, control, oddity, bytes)
+    decode(request.into_parts().0, peer, &REPORT, "explain")
+}
+
+/// A tool's arguments: one JSON object.
+fn tool_arguments(text: &str) -> Result<Doc, Failure> {
+    let help = "give the tool's arguments as one JSON object: --arguments '{\"id\": 7}'";
+    let doc = Doc::parse(text.to_owned())
+        .map_err(|error| usage(&format!("--arguments is no JSON: {error}"), help))?;
+    match doc.root().kind() {
+        Kind::Object => Ok(doc),
+        Kind::Array | Kind::Bool | Kind::Null | Kind::Number | Kind::String => {
+            Err(usage("--arguments is no JSON object", help))
         }
     }
 }
@@ -139,7 +137,9 @@ fn refusal(
 /// A body out of a file, or with `-` from standard input.
 fn read(path: &Path) -> Result<Bytes, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::new(exit::IO, format!("the body {} cannot be read: {error}", path.display()))
+        let message = format!("the body {} cannot be read: {error}", path.display());
+        let help = "give a file that holds the call's body, or `-` for standard input";
+        Failure::new(exit::IO, with_help(&message, help))
     };
     let mut bytes = Vec::new();
     let source: Box<dyn std::io::Read> = if path == Path::new("-") {
@@ -149,7 +149,8 @@ fn read(path: &Path) -> Result<Bytes, Failure> {
     };
     source.take(MAX_BODY.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_BODY) {
-        return Err(usage(&format!("the body has over {MAX_BODY} bytes"), ""));
+        let help = "the sidecar refuses such a call with 413; see `max_body_bytes` and `limits`";
+        return Err(usage(&format!("the body has over {MAX_BODY} bytes"), help));
     }
     Ok(Bytes::from(bytes))
 }
@@ -164,6 +165,82 @@ pub(super) fn folder(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const POLICY: &str = "version: 1\n\
+        operations:\n\
+        \x20 pods.create:\n\
+        \x20   match: { http: \"POST /ns/{ns}/pods\", where: { request.query.dryRun: \
+        { absent: true } } }\n\
+        \x20   effect:\n\
+        \x20     class: compensable\n\
+        \x20     compensate: { operation: pods.delete, arguments: \
+        { ns: request.ns, name: response.name, query.note: request.body.note? } }\n\
+        \x20 pods.try:\n\
+        \x20   match: { http: \"POST /ns/{ns}/pods\", where: { request.query.dryRun: \
+        { equals: All } } }\n\
+        \x20   effect: { class: read }\n\
+        \x20 pods.delete: { match: { http: \"DELETE /ns/{ns}/pods/{name}\" } }\n\
+        \x20 run: { match: { http: GET /Run }, effect: { class: irreversible } }\n\
+        \x20 tool: { match: { tool: t } }\n";
+
+    fn told(method: &str, target: &str, body: Option<&str>) -> String {
+        let compiled = policy::compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), body.unwrap_or_default()).unwrap();
+        let body = body.map(|_| file.path());
+        let told = http(&compiled.snapshot.unwrap(), method, target, &[], body).unwrap();
+        assert!(Doc::parse(told.json()).is_ok());
+        told.human()
+    }
+
+    #[test]
+    fn a_write_is_told_with_its_undo_and_the_rule_that_decided() {
+        assert_eq!(
+            told("POST", "/ns/a%20b/pods", Some("{}")),
+            "operation     pods.create\n\
+             declared      a.yaml:3\n\
+             rule          it matches POST /ns/{ns}/pods\n\
+             rule          and request.query.dryRun is absent\n\
+             not           pods.try: it does not satisfy request.query.dryRun equals \"All\"\n\
+             class         compensable\n\
+             kind          mutation\n\
+             confirm       none\n\
+             mode          enforce\n\
+             key           none; a lost answer is never sent again by itself\n\
+             evidence      none\n\
+             undo          compensate pods.delete: DELETE /ns/{ns}/pods/{name} with ns = \"a b\", \
+             name = response.name, query.note = left out (request.body.note? names nothing)\n"
+        );
+    }
+
+    #[test]
+    fn a_variant_and_what_matches_none_are_told_apart() {
+        assert!(told("POST", "/ns/a/pods?dryRun=All", None).contains("operation     pods.try"));
+        let neither = told("POST", "/ns/a/pods?dryRun=All&dryRun=x", None);
+        assert!(neither.contains("satisfies no variant"), "{neither}");
+        assert!(neither.contains("class         irreversible"));
+    }
+
+    #[test]
+    fn undeclared_calls_are_read_or_irreversible_by_method() {
+        assert!(told("GET", "/other", None).contains("class         read"));
+        assert!(told("POST", "/other", None).contains("confirm       challenge"));
+        let folded = told("GET", "/run/", None);
+        assert!(folded.contains("class         irreversible"), "{folded}");
+    }
+
+    #[test]
+    fn a_tool_call_is_explained() {
+        let compiled = policy::compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
+        let arguments = tool_arguments("{}").unwrap();
+        let told = foresee::tool(&compiled.snapshot.unwrap(), "t", arguments.root());
+        assert!(told.human().starts_with("operation     tool\n"));
+        for text in ["{", "[1]", "7"] {
+            let failure = tool_arguments(text).unwrap_err();
+            assert_eq!(failure.code, exit::USAGE);
+            assert!(failure.message.contains("help: give the tool's arguments"), "{text}");
+        }
+    }
 
     fn snapshot() -> Snapshot {
         let text = "version: 1\noperations:\n  a: { match: { http: \"POST /a\", where: { \

@@ -4,13 +4,14 @@
 //! call is evaluated against it with values only: paths and pointers read the request and the
 //! answer ([`path`], [`mod@pointer`], [`selector`]), a status becomes a disposition ([`status`]),
 //! assertions become a verdict ([`assertion`]), mappings become the call that takes the effect back
-//! ([`undo`]), and all of it becomes the report ([`report`]). JSON is read and changed in one place
+//! ([`prefill`], [`undo`]), and all of it becomes the report ([`report`]). JSON is read and changed in one place
 //! ([`json`]).
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod assertion;
 pub mod class;
+pub mod credential;
 pub mod deadline;
 mod decimal;
 pub mod declared;
@@ -21,6 +22,7 @@ pub mod path;
 pub mod pin;
 pub mod plan;
 pub mod pointer;
+pub mod prefill;
 pub mod report;
 pub mod selector;
 mod slots;

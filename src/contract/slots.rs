@@ -9,6 +9,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::json::{self, Kind};
 use super::operation::{Allow, BodyType, Reference, Slot, Target};
 use super::path::Found;
+use super::template::Template;
+use super::undo::Unavailable;
 
 /// Everything but unreserved characters (RFC 3986 section 2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -39,6 +41,55 @@ pub enum Unfit {
     Slash,
 }
 
+/// A value in the form of its place.
+#[derive(Clone)]
+pub(super) enum Fit {
+    /// A tool takes it as it is.
+    Argument,
+    /// Its JSON text, and its pairs where the body is a form.
+    Body { json: String, pairs: Vec<String> },
+    /// A header's value.
+    Header(http::HeaderValue),
+    /// A segment's encoded text.
+    Path(String),
+    /// Encoded values of one name.
+    Query(Vec<String>),
+}
+
+/// Brings a value into the form of its place; what a header or a segment cannot hold is refused.
+pub(super) fn fit(reference: &Reference, slot: &Slot, found: Found<'_>) -> Result<Fit, Unfit> {
+    match (&reference.target, slot) {
+        (Target::Tool { .. }, Slot::Argument(_)) => Ok(Fit::Argument),
+        (Target::Tool { .. }, _) | (Target::Http { .. }, Slot::Argument(_)) => Err(Unfit::Place),
+        (Target::Http { .. }, Slot::Path(_)) => {
+            let text = plain(found).ok_or(Unfit::Path)?;
+            check_segment(&text, reference.allow)?;
+            Ok(Fit::Path(encode(&text)))
+        }
+        (Target::Http { .. }, Slot::Query(_)) => {
+            let values = query_values(found).ok_or(Unfit::Query)?;
+            Ok(Fit::Query(values.iter().map(|text| encode(text)).collect()))
+        }
+        (Target::Http { .. }, Slot::Header(_)) => {
+            let text = found.as_str().ok_or(Unfit::Header)?;
+            let is_visible = !text.is_empty()
+                && text.trim() == text
+                && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+            match http::HeaderValue::from_str(&text) {
+                Ok(value) if is_visible => Ok(Fit::Header(value)),
+                Ok(_) | Err(_) => Err(Unfit::Header),
+            }
+        }
+        (Target::Http { .. }, Slot::Body(members)) => {
+            let mut pairs = Vec::new();
+            if reference.body_type == BodyType::Form {
+                form_pairs(members, found, &mut pairs)?;
+            }
+            Ok(Fit::Body { json: found.to_json().into_owned(), pairs })
+        }
+    }
+}
+
 /// The parts of a call while its arguments are placed.
 #[derive(Default)]
 pub(super) struct Filled {
@@ -46,52 +97,65 @@ pub(super) struct Filled {
     pub(super) query: Vec<(String, String)>,
     pub(super) headers: Vec<(http::HeaderName, http::HeaderValue)>,
     pub(super) body: Option<Tree>,
-    pub(super) form: Option<Vec<String>>,
+    pub(super) form: Vec<String>,
 }
 
 impl Filled {
-    /// Puts a value in its place; what a header or a segment cannot hold is refused.
-    pub(super) fn place(
-        &mut self,
-        reference: &Reference,
-        slot: &Slot,
-        found: Found<'_>,
-    ) -> Result<(), Unfit> {
-        match (&reference.target, slot) {
-            (Target::Tool { .. }, Slot::Argument(_)) => {}
-            (Target::Tool { .. }, _) | (Target::Http { .. }, Slot::Argument(_)) => {
-                return Err(Unfit::Place);
+    /// Puts a value in the place that it was made to fit.
+    pub(super) fn put(&mut self, slot: &Slot, fit: Fit) -> Result<(), Unfit> {
+        match (slot, fit) {
+            (Slot::Argument(_), Fit::Argument) => {}
+            (Slot::Path(name), Fit::Path(text)) => self.path.push((name.clone(), text)),
+            (Slot::Query(name), Fit::Query(values)) => {
+                let name = encode(name);
+                self.query.extend(values.into_iter().map(|text| (name.clone(), text)));
             }
-            (Target::Http { .. }, Slot::Path(name)) => {
-                let text = plain(found).ok_or(Unfit::Path)?;
-                check_segment(&text, reference.allow)?;
-                self.path.push((name.clone(), encode(&text)));
-            }
-            (Target::Http { .. }, Slot::Query(name)) => {
-                for text in query_values(found).ok_or(Unfit::Query)? {
-                    self.query.push((encode(name), encode(&text)));
-                }
-            }
-            (Target::Http { .. }, Slot::Header(name)) => {
-                let text = found.as_str().ok_or(Unfit::Header)?;
-                let is_visible = !text.is_empty()
-                    && text.trim() == text
-                    && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-                match http::HeaderValue::from_str(&text) {
-                    Ok(value) if is_visible => self.headers.push((name.clone(), value)),
-                    Ok(_) | Err(_) => return Err(Unfit::Header),
-                }
-            }
-            (Target::Http { .. }, Slot::Body(members)) => {
+            (Slot::Header(name), Fit::Header(value)) => self.headers.push((name.clone(), value)),
+            (Slot::Body(members), Fit::Body { json, pairs }) => {
                 let body = self.body.take();
-                self.body = Some(Tree::insert(body, members, &found.to_json())?);
-                if reference.body_type == BodyType::Form {
-                    let pairs = self.form.get_or_insert_default();
-                    form_pairs(members, found, pairs)?;
-                }
+                self.body = Some(Tree::insert(body, members, &json)?);
+                self.form.extend(pairs);
             }
+            (_, _) => return Err(Unfit::Place),
         }
         Ok(())
+    }
+
+    /// The call's path, with its query.
+    ///
+    /// # Errors
+    ///
+    /// A parameter without a value, or a path that is refused here.
+    pub(super) fn target(&self, template: &Template) -> Result<String, Unavailable> {
+        let value = |name: &str| {
+            let found = self.path.iter().find(|(parameter, _)| parameter == name);
+            found.map(|(_, value)| value.clone())
+        };
+        let Some(mut target) = template.build(value) else {
+            let missing = template.names().find(|name| value(name).is_none());
+            let parameter = missing.unwrap_or_default().to_owned();
+            return Err(Unavailable::NoParameter { parameter });
+        };
+        // Text beside a parameter may make one: `/.{name}` with `.`.
+        if target.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err(Unavailable::Path);
+        }
+        for (position, (name, value)) in self.query.iter().enumerate() {
+            target.push(if position == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            target.push_str(value);
+        }
+        Ok(target)
+    }
+
+    /// The call's body in its declared type, where an argument belongs in one.
+    pub(super) fn body(&self, body_type: BodyType) -> Option<String> {
+        let body = self.body.as_ref()?;
+        Some(match body_type {
+            BodyType::Form => self.form.join("&"),
+            BodyType::Json => body.to_json(),
+        })
     }
 }
 
@@ -226,7 +290,6 @@ mod tests {
     use super::super::class::Class;
     use super::super::json::Doc;
     use super::super::key::OperationId;
-    use super::super::template::Template;
     use super::*;
 
     fn reference(body_type: BodyType) -> Reference {
@@ -239,6 +302,17 @@ mod tests {
             class: Class::Irreversible,
             body_type,
             allow: Allow::default(),
+        }
+    }
+
+    impl Filled {
+        fn place(
+            &mut self,
+            reference: &Reference,
+            slot: &Slot,
+            found: Found<'_>,
+        ) -> Result<(), Unfit> {
+            self.put(slot, fit(reference, slot, found)?)
         }
     }
 
@@ -401,7 +475,7 @@ mod tests {
         {
             place_typed(&mut filled, form, member(path), json).unwrap();
         }
-        let pairs = filled.form.unwrap().join("&");
+        let pairs = filled.form.join("&");
         assert_eq!(pairs, "amount=2000&metadata[order%20id]=a%26b%20%C3%A9&flags[x][y]=true");
 
         for json in ["null", "{}", "[1]"] {
@@ -425,7 +499,7 @@ mod tests {
             let mut filled = Filled::default();
             let placed = place_typed(&mut filled, BodyType::Form, member(""), json);
             match expected {
-                Some(pairs) => assert_eq!(filled.form.unwrap().join("&"), pairs, "{json}"),
+                Some(pairs) => assert_eq!(filled.form.join("&"), pairs, "{json}"),
                 None => assert_eq!(placed, Err(Unfit::Form), "{json}"),
             }
         }

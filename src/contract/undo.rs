@@ -13,13 +13,12 @@ use std::fmt;
 pub use super::deadline::is_passed;
 use super::deadline::time_ms;
 use super::key::OperationId;
-use super::operation::{
-    Argument, Before, BodyType, Deadline, Draft, FollowUp, Lookup, Mapping, Reference, Target,
-};
+use super::operation::{Argument, Before, Deadline, Draft, FollowUp, Lookup, Mapping, Reference};
 use super::path::{Found, HTTP_SECTIONS, Path, Request, Root, Scope, Segment};
 use super::pointer::Pointer;
+use super::prefill::Prefill;
 pub use super::slots::Unfit;
-use super::slots::{Filled, object};
+use super::slots::object;
 
 /// A follow-up with everything that its call needs.
 #[derive(Clone, PartialEq, Eq)]
@@ -146,8 +145,25 @@ pub fn resolve(
     answered_ms: i64,
     sensitive: &[Pointer],
 ) -> Result<Resolved, Unavailable> {
-    let mut resolved = fill(&follow_up.reference, &follow_up.arguments, scope, sensitive)?;
-    resolved.deadline_ms = match &follow_up.deadline {
+    let prefill = Prefill::begin(&follow_up.reference, &follow_up.arguments, scope);
+    complete(follow_up, &prefill, scope, answered_ms, sensitive)
+}
+
+/// As [`resolve`], of a follow-up that is filled in part.
+///
+/// # Errors
+///
+/// The first argument that cannot be filled, or the deadline.
+pub fn complete(
+    follow_up: &FollowUp,
+    prefill: &Prefill,
+    scope: &Scope<'_>,
+    answered_ms: i64,
+    sensitive: &[Pointer],
+) -> Result<Resolved, Unavailable> {
+    let FollowUp { reference, arguments, deadline } = follow_up;
+    let mut resolved = prefill.finish(reference, arguments, scope, sensitive)?;
+    resolved.deadline_ms = match deadline {
         None => None,
         Some(Deadline::WithinMs(within_ms)) => {
             let within_ms = i64::try_from(*within_ms).unwrap_or(i64::MAX);
@@ -161,25 +177,6 @@ pub fn resolve(
         },
     };
     Ok(resolved)
-}
-
-/// Whether what a follow-up takes from the request is there and fits, which is known before the call
-/// is made; what it takes from the answer is not.
-///
-/// # Errors
-///
-/// The first argument that cannot be filled, whatever the answer.
-pub fn check_request(follow_up: &FollowUp, scope: &Scope<'_>) -> Result<(), Unavailable> {
-    let is_known = |argument: &&Argument| match &argument.mapping {
-        Mapping::Const(_) => true,
-        Mapping::Path(path) => matches!(path.root, Root::Request),
-    };
-    let mut filled = Filled::default();
-    for argument in follow_up.arguments.iter().filter(is_known) {
-        let Some(found) = found(argument, scope)? else { continue };
-        place(&mut filled, &follow_up.reference, argument, found)?;
-    }
-    Ok(())
 }
 
 /// Fills a lookup.
@@ -232,22 +229,36 @@ pub fn check_sensitive(
     Ok(())
 }
 
-/// Whether a path names a sensitive part of the request, something inside it, or something around
-/// it.
+fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> bool {
+    let sections = match request {
+        Request::Arguments(_) => Sections::None,
+        Request::Http { .. } | Request::Unreadable => Sections::Http,
+    };
+    is_hidden(path, sections, sensitive)
+}
+
+/// Whether a request has sections, as an HTTP request has, or is one object, as a tool's arguments are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sections {
+    /// `path`, `query`, `header` and `body`.
+    Http,
+    /// None.
+    None,
+}
+
+/// Whether `sensitive` keeps a path's value out of every call that is made of it: the path names a part
+/// that is hidden, something inside it, or something around it.
 ///
 /// Pointers are over the request object. Over HTTP one that starts with none of its four members is
 /// taken as one into the body: a list that was meant to hide something hides it.
-fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> bool {
+pub fn is_hidden(path: &Path, sections: Sections, sensitive: &[Pointer]) -> bool {
     let is_before = match path.root {
         Root::Request => false,
         // What is hidden of a request is hidden of the state that it replaces.
         Root::Before => true,
         Root::Key | Root::Response => return false,
     };
-    let is_http = match request {
-        Request::Arguments(_) => false,
-        Request::Http { .. } | Request::Unreadable => true,
-    };
+    let is_http = sections == Sections::Http;
     let is_step = |segment: &Segment, token: &String| match segment {
         Segment::Index(position) => position.to_string() == *token,
         // Header names are the same in any case; nothing is lost by hiding too much elsewhere.
@@ -275,7 +286,10 @@ fn is_sensitive(path: &Path, request: Request<'_>, sensitive: &[Pointer]) -> boo
 }
 
 /// What an argument is filled with; none for an optional one whose path names nothing.
-fn found<'a>(argument: &'a Argument, scope: &Scope<'a>) -> Result<Option<Found<'a>>, Unavailable> {
+pub(super) fn found<'a>(
+    argument: &'a Argument,
+    scope: &Scope<'a>,
+) -> Result<Option<Found<'a>>, Unavailable> {
     match &argument.mapping {
         Mapping::Const(literal) => Ok(Some(Found::Value(literal.root()))),
         Mapping::Path(path) => match path.resolve(scope) {
@@ -290,76 +304,13 @@ fn found<'a>(argument: &'a Argument, scope: &Scope<'a>) -> Result<Option<Found<'
     }
 }
 
-fn place(
-    filled: &mut Filled,
-    reference: &Reference,
-    argument: &Argument,
-    found: Found<'_>,
-) -> Result<(), Unavailable> {
-    filled.place(reference, &argument.slot, found).map_err(|fault| Unavailable::Unfit {
-        argument: argument.name.clone(),
-        source_text: match &argument.mapping {
-            Mapping::Const(_) => "const".to_owned(),
-            Mapping::Path(path) => path.to_string(),
-        },
-        fault,
-    })
-}
-
 fn fill(
     reference: &Reference,
     arguments: &[Argument],
     scope: &Scope<'_>,
     sensitive: &[Pointer],
 ) -> Result<Resolved, Unavailable> {
-    let mut filled = Filled::default();
-    let mut reported = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        check_sensitive(std::slice::from_ref(argument), scope, sensitive)?;
-        let Some(found) = found(argument, scope)? else { continue };
-        place(&mut filled, reference, argument, found)?;
-        reported.push((argument.name.clone(), found.to_json().into_owned()));
-    }
-    let mut resolved = Resolved {
-        operation: reference.operation.clone(),
-        tool: None,
-        http: None,
-        headers: Vec::new(),
-        arguments: reported,
-        body: None,
-        deadline_ms: None,
-    };
-    match &reference.target {
-        Target::Tool { name } => resolved.tool = Some(name.to_string()),
-        Target::Http { method, template } => {
-            let value = |name: &str| {
-                let found = filled.path.iter().find(|(parameter, _)| parameter == name);
-                found.map(|(_, value)| value.clone())
-            };
-            let Some(mut path) = template.build(value) else {
-                let missing = template.names().find(|name| value(name).is_none());
-                let parameter = missing.unwrap_or_default().to_owned();
-                return Err(Unavailable::NoParameter { parameter });
-            };
-            // Text beside a parameter may make one: `/.{name}` with `.`.
-            if path.split('/').any(|segment| matches!(segment, "." | "..")) {
-                return Err(Unavailable::Path);
-            }
-            for (position, (name, value)) in filled.query.iter().enumerate() {
-                path.push(if position == 0 { '?' } else { '&' });
-                path.push_str(name);
-                path.push('=');
-                path.push_str(value);
-            }
-            resolved.http = Some((method.clone(), path));
-            resolved.headers = filled.headers;
-            resolved.body = match reference.body_type {
-                BodyType::Json => filled.body.map(|body| body.to_json()),
-                BodyType::Form => filled.form.map(|pairs| pairs.join("&")),
-            };
-        }
-    }
-    Ok(resolved)
+    Prefill::begin(reference, arguments, scope).finish(reference, arguments, scope, sensitive)
 }
 
 /// What a path looks into, if the call does not have it or nobody can read it.
@@ -388,7 +339,7 @@ mod tests {
 
     use super::super::class::Class;
     use super::super::json::Doc;
-    use super::super::operation::{Allow, BodyType, LookupBy, Slot, TimeUnit};
+    use super::super::operation::{Allow, BodyType, LookupBy, Slot, Target, TimeUnit};
     use super::super::template::Template;
     use super::*;
 

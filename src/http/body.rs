@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
+use super::pairs;
 use super::target::is_override;
 use crate::call::digest::{BodyForm, is_credential};
 use crate::call::refusal::Refusal;
@@ -153,23 +154,13 @@ fn has_utf8_charset(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Splits a form or a query into decoded pairs; `None` if a name or value is not UTF-8.
+/// A form or a query as decoded pairs; `None` if a name or value is not UTF-8.
 fn pairs(text: &[u8]) -> Option<Vec<(String, String)>> {
-    let decode = |part: &[u8]| {
-        let spaced: Vec<u8> =
-            part.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
-        let decoded: Vec<u8> = percent_encoding::percent_decode(&spaced).collect();
-        String::from_utf8(decoded).ok()
+    let pair = |pair: &[u8]| {
+        let (name, value) = pairs::halves(pair);
+        Some((pairs::decoded(name)?, pairs::decoded(value)?))
     };
-    text.split(|byte| *byte == b'&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let mut halves = pair.splitn(2, |byte| *byte == b'=');
-            let name = decode(halves.next().unwrap_or_default())?;
-            let value = decode(halves.next().unwrap_or_default())?;
-            Some((name, value))
-        })
-        .collect()
+    pairs::parted(text).map(pair).collect()
 }
 
 /// The values of each name, names in order of their first appearance.
@@ -195,11 +186,12 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
     }
     let unreadable = || Refusal::InvalidJson("the form is not UTF-8".to_owned());
     let pairs = pairs(bytes).ok_or_else(unreadable)?;
-    if pairs.iter().any(|(name, _)| is_override(name)) {
+    let mut further = pairs::further(bytes).map(pairs::name);
+    if pairs.iter().any(|(name, _)| is_override(name)) || further.any(|name| is_override(&name)) {
         return Err(Refusal::MethodOverride);
     }
     let mut doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
-    doubled.extend(behind_semicolons(&pairs));
+    doubled.extend(parted_further(bytes, &pairs));
     let mut json = String::from("{");
     for (index, (name, values)) in grouped(&pairs).into_iter().enumerate() {
         member(&mut json, index, name);
@@ -226,14 +218,17 @@ fn doubled<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     doubled
 }
 
-/// Names that only readers find which part pairs at `;` too, folded. Nobody else sees them, so a rule
-/// that reads such a name has two readings.
-fn behind_semicolons(pairs: &[(String, String)]) -> Vec<String> {
-    let parts = pairs.iter().flat_map(|(name, value)| {
-        // Of `a;b=1;c=2` the name is `a;b`; of `a=1;b=2` the value is `1;b=2`.
-        name.split(';').skip(1).chain(value.split(';').skip(1))
-    });
-    parts.map(|part| folded(part.split('=').next().unwrap_or_default())).collect()
+/// Names whose value is another to readers that part pairs at `;` too, before they decode or after it,
+/// folded: a rule that reads such a name has two readings.
+fn parted_further(text: &[u8], pairs: &[(String, String)]) -> Vec<String> {
+    let raw = pairs::further(text).map(pairs::name);
+    // Of `a;b=1` the name is `a;b`; of `a=1;b=2` the value is `1;b=2`.
+    let behind = |text: &str| -> Vec<String> {
+        let pieces = text.split(';').skip(1);
+        pieces.map(|piece| piece.split('=').next().unwrap_or_default().to_owned()).collect()
+    };
+    let decoded = pairs.iter().flat_map(|(name, value)| [behind(name), behind(value)].concat());
+    raw.chain(decoded).map(|name| folded(&name)).collect()
 }
 
 /// A plain HTTP request, as the policy reads it.
@@ -242,7 +237,7 @@ pub struct RequestDoc {
     head: Doc,
     /// The body.
     pub body: BodyDoc,
-    /// Query names that come twice but for case, or behind a `;`, folded.
+    /// Query names that come twice but for case, or beside a `;`, folded.
     doubled_query: Vec<String>,
     is_readable: bool,
 }
@@ -295,7 +290,7 @@ impl RequestDoc {
             distinct.sort_unstable();
             distinct.dedup();
             let mut doubled = doubled(distinct.into_iter());
-            doubled.extend(behind_semicolons(&pairs));
+            doubled.extend(parted_further(query.unwrap_or_default().as_bytes(), &pairs));
             doubled
         };
         let head = Doc::parse(json);
@@ -324,7 +319,8 @@ impl RequestDoc {
     }
 
     /// Whether what a rule reads at this place can be resolved in two ways: a name that comes twice
-    /// but for case on the way to it, or in query and form both (contract section 2, Bodies).
+    /// but for case on the way to it, or in query and form both (contract section 2, Bodies), or a
+    /// header that is there under a spelling with `_`.
     pub fn is_ambiguous(&self, section: &str, names: &[String]) -> bool {
         let Some(first) = names.first() else {
             return false;
@@ -337,16 +333,30 @@ impl RequestDoc {
                 self.doubled_query.contains(&folded) || in_form
             }
             "body" => match &self.body {
-                BodyDoc::Form(_, doubled) => {
-                    let query = self.head.root().get("query");
-                    doubled.contains(&folded)
-                        || query.is_some_and(|query| has_folded(query, &folded))
-                }
+                BodyDoc::Form(_, doubled) => doubled.contains(&folded) || self.is_in_query(&folded),
                 BodyDoc::Json(doc) => has_case_twin(doc.root(), names),
-                BodyDoc::None | BodyDoc::Opaque => false,
+                // A form without fields: its reader finds the query's (contract section 2, Bodies).
+                BodyDoc::None => self.is_in_query(&folded),
+                BodyDoc::Opaque => false,
             },
+            // Some readers take `_` in a header's name for `-`, and others drop such a header.
+            "header" => {
+                let headers = self.head.root().get("header");
+                let name = first.replace('_', "-");
+                headers.is_some_and(|headers| {
+                    let mut names = headers.members().map(|member| member.name());
+                    names.any(|known| known.contains('_') && known.replace('_', "-") == name)
+                })
+            }
             _ => false,
         }
+    }
+
+    /// Whether some reader finds a name, folded, in the query.
+    fn is_in_query(&self, folded: &str) -> bool {
+        let query = self.head.root().get("query");
+        self.doubled_query.iter().any(|name| name == folded)
+            || query.is_some_and(|query| has_folded(query, folded))
     }
 
     /// Whether its JSON body has a member under which frameworks take another method (standards H-32). In
@@ -469,15 +479,18 @@ mod tests {
 
     #[test]
     fn a_name_behind_a_semicolon_has_two_readings() {
-        let pairs = |text: &str| pairs(text.as_bytes()).unwrap();
         for (text, hidden) in [
             ("a=1&b=2", vec![]),
-            ("a=1;force=true", vec!["force"]),
-            ("a;Force=true&b=1", vec!["force"]),
-            ("a=1;b.c=2;d", vec!["b_c", "d"]),
+            ("a=1;force=true", vec!["a", "force"]),
+            ("a;Force=true&b=1", vec!["a", "force"]),
+            ("a=1;b.c=2;d", vec!["a", "b_c", "d"]),
             ("a=1&a=x%3Bforce=1", vec!["force"]),
         ] {
-            assert_eq!(behind_semicolons(&pairs(text)), hidden, "{text}");
+            let pairs = pairs(text.as_bytes()).unwrap();
+            let mut found = parted_further(text.as_bytes(), &pairs);
+            found.sort();
+            found.dedup();
+            assert_eq!(found, hidden, "{text}");
         }
     }
 

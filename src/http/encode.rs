@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
 use super::grpc::is_grpc;
 use super::headers::IDEMPOTENCY_KEY;
 use super::injected::Injected;
+use super::pairs;
 use crate::call::Head;
 use crate::call::refusal::Refusal;
 use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
@@ -200,12 +201,11 @@ pub fn carried_key(
             }
         }
         Place::Query(name) => {
-            let query = head.query().unwrap_or_default();
-            let values = query_values(query, name);
-            if query.split(['&', ';']).filter(|pair| is_named(pair, name)).count() > values.len() {
-                // Some readers part pairs at `;` too, and would find it there.
+            let query = head.query().unwrap_or_default().as_bytes();
+            if pairs::further(query).any(|pair| pairs::name(pair) == *name) {
                 return Err(Refusal::KeyConflict);
             }
+            let values = query_values(query, name);
             match values.as_slice() {
                 [] => Ok(None),
                 [value] if value.is_empty() => Ok(None),
@@ -239,23 +239,18 @@ pub fn key_value(value: Value<'_>) -> Result<Option<Key>, Refusal> {
     }
 }
 
-fn query_values(query: &str, name: &str) -> Vec<String> {
-    query
-        .split('&')
-        .filter_map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode(key) == name).then(|| decode(value))
-        })
-        .collect()
+fn query_values(query: &[u8], name: &str) -> Vec<String> {
+    let named = pairs::parted(query).filter(|pair| pairs::name(pair) == name);
+    named.map(|pair| lossy(pairs::halves(pair).1)).collect()
+}
+
+/// A value as it is meant; what is not UTF-8 in it makes it no key.
+fn lossy(value: &[u8]) -> String {
+    pairs::decoded(value).unwrap_or_else(|| char::REPLACEMENT_CHARACTER.to_string())
 }
 
 fn is_named(pair: &str, name: &str) -> bool {
-    decode(pair.split('=').next().unwrap_or_default()) == name
-}
-
-fn decode(text: &str) -> String {
-    let spaced = text.replace('+', " ");
-    percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+    pairs::name(pair.as_bytes()) == name
 }
 
 /// A query with one parameter set; every other pair stays as it came.
@@ -264,7 +259,7 @@ fn query_with(query: Option<&str>, name: &str, value: &str) -> String {
         .unwrap_or_default()
         .split('&')
         .filter(|pair| !pair.is_empty())
-        .filter(|pair| decode(pair.split('=').next().unwrap_or_default()) != name)
+        .filter(|pair| !is_named(pair, name))
         .collect();
     let encode =
         |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
@@ -279,10 +274,7 @@ pub fn path_and_query_without_key(head: &Head, carrier: &Carrier) -> Option<Stri
         return None;
     };
     let query = head.query()?;
-    let kept: Vec<&str> = query
-        .split('&')
-        .filter(|pair| decode(pair.split('=').next().unwrap_or_default()) != *name)
-        .collect();
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_named(pair, name)).collect();
     Some(format!("{}?{}", head.path(), kept.join("&")))
 }
 

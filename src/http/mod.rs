@@ -6,6 +6,7 @@ pub mod encode;
 pub mod grpc;
 pub mod headers;
 pub mod injected;
+pub mod pairs;
 pub mod reply;
 pub mod signature;
 pub mod target;

@@ -6,8 +6,8 @@
 //! (standards H-33; contract section 3.1).
 
 use http::{HeaderMap, HeaderValue, Uri, Version, header};
-use percent_encoding::percent_decode_str;
 
+use super::pairs;
 use crate::call::Oddity;
 use crate::call::refusal::Refusal;
 use crate::contract::json::folded;
@@ -157,11 +157,10 @@ pub fn is_override(name: &str) -> bool {
 /// Whether the query asks for another method (standards H-32).
 pub fn overrides_method(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
-        // Some readers part pairs at `;` too.
-        query.split(['&', ';']).any(|pair| {
-            let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
-            is_override(&percent_decode_str(&name).decode_utf8_lossy())
-        })
+        let query = query.as_bytes();
+        pairs::parted(query)
+            .chain(pairs::further(query))
+            .any(|pair| is_override(&pairs::name(pair)))
     })
 }
 

@@ -44,6 +44,7 @@ use hmac::Mac as _;
 use sha2::{Digest as _, Sha256};
 
 use super::OpenError;
+use crate::contract::key::{from_hex, to_hex};
 
 pub use breaks::{Acknowledged, Broken, Flaw};
 pub use keys::{KeyId, Keys, KeysError};
@@ -74,13 +75,16 @@ impl Head {
     /// Reads what [`Display`](std::fmt::Display) writes: 64 hexadecimal digits, a colon, the length.
     pub fn parse(text: &str) -> Option<Self> {
         let (link, length) = text.split_once(':')?;
-        Some(Self { link: from_hex(link)?, length: length.parse().ok().filter(|n| *n > 0)? })
+        Some(Self {
+            link: from_hex(link.as_bytes())?,
+            length: length.parse().ok().filter(|n| *n > 0)?,
+        })
     }
 }
 
 impl std::fmt::Display for Head {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", hex(&self.link), self.length)
+        write!(f, "{}:{}", to_hex(&self.link), self.length)
     }
 }
 
@@ -99,23 +103,6 @@ pub(super) fn seed() -> Result<Hash, OpenError> {
     let mut seed = NOTHING;
     getrandom::fill(&mut seed).map_err(|_| OpenError::Random)?;
     Ok(seed)
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A hash out of its hexadecimal digits.
-pub(super) fn from_hex(text: &str) -> Option<Hash> {
-    let mut hash = NOTHING;
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(hash)
 }
 
 /// The end of a chain that is being written.

@@ -2,12 +2,13 @@
 //!
 //! A token is the bound facts and a keyed MAC over them (HMAC-SHA256 with a key that the ledger made
 //! and keeps, so that tokens survive a restart). The facts are hashes: principal, the compiled
-//! operation, the newest entry with the digest, the digest and its parts; and the expiry and a nonce.
+//! operation, the newest entry with the digest, the digest and its parts; and the class, the expiry and a
+//! nonce. A call that was confirmed as one that nothing takes back is confirmed as a milder one too.
 //! With the parts in it a token that does not match says what differs, and shows nothing (contract
 //! section 4; standards C-4). That it is good once is the ledger's doing: the nonce is spent in the
 //! transaction that begins the entry.
 //!
-//! Wire form: `tbc1_` and base64url without padding, 197 characters in all.
+//! Wire form: `tbc1_` and base64url without padding, 199 characters in all.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::call::digest::RequestDigest;
 use crate::call::refusal::Mismatch;
+use crate::contract::class::Class;
 use crate::contract::key::{Digest, EntryId};
 
 /// How every token starts; an argument `confirm` that starts so is ours, not the tool's.
@@ -27,7 +29,7 @@ pub const STATE_PREFIX: &str = "tbs1_";
 /// How long a token counts, in milliseconds (contract section 4).
 pub const LIFE_MS: i64 = 10 * 60 * 1000;
 
-const FACTS: usize = 16 + 8 + 8 + 8 + 16 + 8 + 8 + 8 + 32;
+const FACTS: usize = 16 + 8 + 8 + 8 + 16 + 8 + 8 + 8 + 32 + 1;
 const MAC: usize = 32;
 
 /// What a confirmation is bound to.
@@ -37,6 +39,8 @@ pub struct Binding<'a> {
     pub principal: &'a str,
     /// The compiled operation.
     pub operation: Digest,
+    /// The class of the call; a token of a more severe one counts too.
+    pub class: Class,
     /// The request.
     pub digest: &'a RequestDigest,
     /// The newest entry with this digest.
@@ -83,8 +87,8 @@ impl Sealer {
     ///
     /// # Errors
     ///
-    /// What does not match; the first of principal, operation, target, body, headers, newer entry and
-    /// expiry, once the token is known to be ours.
+    /// What does not match; the first of principal, operation, target, body, headers, newer entry,
+    /// class and expiry, once the token is known to be ours.
     pub fn open(&self, token: &str, binding: &Binding<'_>, now_ms: i64) -> Result<Nonce, Mismatch> {
         let sealed = token
             .strip_prefix(PREFIX)
@@ -111,6 +115,10 @@ impl Sealer {
             if given.get(part.clone()) != wanted.get(part) {
                 return Err(mismatch);
             }
+        }
+        let class = given.last().and_then(|place| Class::ALL.get(usize::from(*place)));
+        if class.is_none_or(|class| *class < binding.class) {
+            return Err(Mismatch::Class);
         }
         if now_ms >= expires_ms {
             return Err(Mismatch::Expired);
@@ -175,6 +183,8 @@ fn facts(binding: &Binding<'_>, nonce: &Nonce) -> Vec<u8> {
     facts.extend_from_slice(&short(&binding.digest.headers.0));
     facts.extend_from_slice(&short(&binding.digest.body.0));
     facts.extend_from_slice(&binding.digest.whole.0);
+    let place = Class::ALL.iter().position(|class| *class == binding.class);
+    facts.push(place.and_then(|place| u8::try_from(place).ok()).unwrap_or_default());
     facts
 }
 
@@ -194,7 +204,8 @@ mod tests {
     }
 
     fn bound(digest: &RequestDigest) -> Binding<'_> {
-        Binding { principal: "p", operation: Digest([1; 32]), digest, newest: None }
+        let class = Class::Compensable;
+        Binding { principal: "p", operation: Digest([1; 32]), class, digest, newest: None }
     }
 
     #[test]
@@ -203,7 +214,7 @@ mod tests {
         let digest = digest("/a", b"x");
         let (token, expires_ms) = sealer.seal(&bound(&digest), [3; 16], 1_000);
 
-        assert_eq!(token.len(), PREFIX.len() + 192);
+        assert_eq!(token.len(), PREFIX.len() + 194);
         assert_eq!(sealer.open(&token, &bound(&digest), expires_ms - 1).unwrap().nonce, [3; 16]);
         assert_eq!(sealer.open(&token, &bound(&digest), expires_ms), Err(Mismatch::Expired));
     }
@@ -222,10 +233,13 @@ mod tests {
             (Binding { principal: "q", ..bound(&plain) }, Mismatch::Principal),
             (Binding { operation: Digest([2; 32]), ..bound(&plain) }, Mismatch::Operation),
             (Binding { newest: entry, ..bound(&plain) }, Mismatch::NewerEntry),
+            (Binding { class: Class::Irreversible, ..bound(&plain) }, Mismatch::Class),
         ];
         for (binding, mismatch) in cases {
             assert_eq!(sealer.open(&token, &binding, 0), Err(mismatch));
         }
+        let milder = Binding { class: Class::Reversible, ..bound(&plain) };
+        assert!(sealer.open(&token, &milder, 0).is_ok());
         assert_eq!(Sealer::new([8; 32]).open(&token, &bound(&plain), 0), Err(Mismatch::Forged));
     }
 
@@ -244,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_changed_token_is_forged(position in 0_usize..192, letter in "[A-Za-z0-9_-]") {
+        fn a_changed_token_is_forged(position in 0_usize..194, letter in "[A-Za-z0-9_-]") {
             let sealer = Sealer::new([7; 32]);
             let digest = digest("/a", b"x");
             let (token, _) = sealer.seal(&bound(&digest), [3; 16], 0);

@@ -2,7 +2,8 @@
 //!
 //! An operation that declares `before` is taken back by putting back what it replaced, which only this
 //! read knows. So a call whose state before cannot be read, or cannot be kept, is not sent: it could
-//! not be undone, and was declared as one that can. Observed calls pass all the same.
+//! not be undone, and was declared as one that can. One whose state before was read, and lacks what its
+//! inverse puts back, is asked about as irreversible. Observed calls pass all the same.
 //!
 //! The read carries the caller's own credential: it shows what the caller may see. What is kept, with
 //! the entry, is its body and its entity tag, at most [`MAX_BEFORE`] bytes, and `null` in the place of
@@ -10,8 +11,8 @@
 
 use http::{HeaderValue, header};
 
+use super::back::is_what_it_says;
 use super::fetch::{Credential, Fetch, Target};
-use super::settle::is_what_it_says;
 use super::{Form, Write};
 use crate::call::refusal::Refusal;
 use crate::contract::class::Mode;
@@ -63,21 +64,26 @@ pub fn is_strong(etag: &HeaderValue) -> bool {
     etag.as_bytes().starts_with(b"\"")
 }
 
-/// Reads the state before a call, where its operation declares that.
+/// Reads the state before a call, where its operation declares that. An observed call goes on without,
+/// and says that it would have been refused.
 ///
 /// # Errors
 ///
 /// [`Refusal::BeforeUnread`].
-pub async fn take(fetch: &Fetch, write: &Write) -> Result<Option<Image>, Refusal> {
+pub async fn take(fetch: &Fetch, write: &mut Write) -> Result<Option<Image>, Refusal> {
     let Some(before) = &write.operation().before else { return Ok(None) };
     match read(fetch, write, before).await {
         Ok(image) => Ok(Some(image)),
         Err(why) => {
             let operation = &write.operation().id;
             tracing::warn!(%operation, why, "the state before a call was not read");
+            let refusal = Refusal::BeforeUnread(why);
             match write.mode {
-                Mode::Enforce => Err(Refusal::BeforeUnread(why)),
-                Mode::Observe => Ok(None),
+                Mode::Enforce => Err(refusal),
+                Mode::Observe => {
+                    write.would = write.would.or(Some(refusal.code()));
+                    Ok(None)
+                }
             }
         }
     }
@@ -86,7 +92,8 @@ pub async fn take(fetch: &Fetch, write: &Write) -> Result<Option<Image>, Refusal
 async fn read(fetch: &Fetch, write: &Write, before: &Before) -> Result<Image, String> {
     let scope = Scope { before: None, request: write.request(), response: None, key: None };
     let resolved = resolve_before(before, &scope).map_err(|why| why.to_string())?;
-    is_what_it_says(&write.live, &before.reference, &resolved).map_err(|why| why.to_string())?;
+    is_what_it_says(&write.live.snapshot, &before.reference, &resolved)
+        .map_err(|why| why.to_string())?;
     let name = &before.reference.operation;
     let (got, path) = match (&resolved.http, &resolved.tool) {
         (Some((_, target)), _) => {

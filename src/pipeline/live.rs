@@ -7,12 +7,12 @@ use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 
 use crate::call::Transport;
-use crate::contract::class::{Class, Level, Mode};
+use crate::contract::class::{Class, Mode};
 use crate::contract::key::Place;
 use crate::contract::operation::{Operation, Target};
 use crate::contract::report::static_read_header;
 use crate::metrics::{self, Metrics, OperationMetrics};
-use crate::policy::{self, Ceiling, Served, Snapshot};
+use crate::policy::{Ceiling, Served, Snapshot};
 
 /// A handle to the policy in force.
 #[derive(Debug)]
@@ -132,10 +132,7 @@ impl Live {
         let by_index: Vec<_> = snapshot.operations().iter().map(of).collect();
         let none = || by_index.iter().map(|_| OnceLock::new()).collect();
         let matched = (0..metrics::workers()).map(|_| none()).collect();
-        let level = match snapshot.undeclared() {
-            policy::Undeclared::Confirm(level) => level,
-            policy::Undeclared::Refuse => Level::Challenge,
-        };
+        let level = snapshot.undeclared_level();
         let mut undeclared = Vec::new();
         for transport in [Transport::Http, Transport::Mcp] {
             for class in Class::ALL.iter().copied() {
@@ -207,6 +204,7 @@ fn stand_in(operation: Operation) -> Served {
         read_header: static_read_header(&operation.id),
         operation,
         index: usize::MAX,
+        is_by_method: true,
         notes: Vec::new(),
         ceiling: Ceiling::None,
         schema_sha256: None,

@@ -22,7 +22,9 @@
 
 pub mod ask;
 pub mod audit;
+pub mod back;
 pub mod carry;
+mod choose;
 pub mod confirm;
 pub mod confirmation;
 pub mod dispatch;
@@ -31,6 +33,7 @@ pub mod fetch;
 pub mod foresee;
 pub mod image;
 pub mod live;
+mod places;
 pub mod proof;
 pub mod reconcile;
 pub mod record;
@@ -62,6 +65,7 @@ use crate::contract::class::{Class, Level, Mode, words};
 use crate::contract::key::{EntryId, Key, OperationId};
 use crate::contract::operation::{Operation, Target as OperationTarget};
 use crate::contract::path::Request;
+use crate::contract::prefill::WaysBack;
 use crate::contract::report::Report;
 use crate::http::body::RequestDoc;
 use crate::http::injected::Injected;
@@ -374,6 +378,8 @@ pub struct Write {
     pub digest: RequestDigest,
     /// The request, as paths read it.
     pub form: Form,
+    /// The calls that take it back, as far as they are filled before it is sent.
+    pub back: WaysBack,
     /// What enforcement would have done, in observe mode.
     pub would: Option<&'static str>,
     /// Why it is served as less than it is declared: no follow-up is offered then.

@@ -13,6 +13,8 @@ use http::{HeaderName, HeaderValue};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::sync::oneshot;
 
+use super::back::is_what_it_says;
+use super::confirm::after_image;
 use super::fetch::Fetch;
 use super::image::{self, Image};
 use super::live::Live;
@@ -94,7 +96,7 @@ impl Step for Record {
 
     async fn step<N: Stage<Attempt, Answer = Settled>>(
         &self,
-        admitted: Box<Admitted>,
+        mut admitted: Box<Admitted>,
         next: Next<'_, N>,
     ) -> Answered {
         let write = &admitted.carried.fresh.write;
@@ -110,11 +112,18 @@ impl Step for Record {
             let before = match reads_before {
                 None => Ok(None),
                 // Boxed: few calls have it.
-                Some(fetch) => Box::pin(image::take(&fetch, &admitted.carried.fresh.write)).await,
+                Some(fetch) => {
+                    Box::pin(image::take(&fetch, &mut admitted.carried.fresh.write)).await
+                }
             };
-            let begun = match before {
-                Ok(before) => begin(&shared, *admitted, before, agent).await,
-                Err(refusal) => Err(Err(admitted.carried.fresh.write.refuse(refusal))),
+            let held = match &before {
+                Ok(Some(image)) => after_image(&shared, &mut admitted, image),
+                Ok(None) => Ok(()),
+                Err(refusal) => Err(admitted.carried.fresh.write.refuse(refusal.clone())),
+            };
+            let begun = match held {
+                Ok(()) => begin(&shared, *admitted, before.ok().flatten(), agent).await,
+                Err(refused) => Err(Err(refused)),
             };
             let recorded = match begun {
                 Ok(recorded) => recorded,
@@ -358,6 +367,7 @@ fn lookup(carried: &Carried) -> Option<String> {
         check_sensitive(&lookup.arguments, &scope, &operation.sensitive).ok()?;
     }
     let resolved = resolve_lookup(lookup, &scope).ok()?;
+    is_what_it_says(&write.live.snapshot, &lookup.reference, &resolved).ok()?;
     Some(CallJson::lookup(lookup.by, &resolved).as_json().to_owned())
 }
 

@@ -10,7 +10,7 @@
 use super::confirmation::Sealer;
 use crate::call::Confirmation;
 use crate::contract::json::{Doc, Value, write_string};
-use crate::contract::key::{Digest, EntryId};
+use crate::contract::key::{Digest, EntryId, from_hex};
 use crate::contract::operation::Operation;
 
 /// How long a round is waited for, in milliseconds (standards MCP-34).
@@ -85,24 +85,12 @@ impl State {
             None => None,
             Some(entry) => Some(Open {
                 entry: EntryId::parse(&entry)?,
-                digest: digest(&member("d")?)?,
-                operation: digest(&member("o")?)?,
+                digest: Digest(from_hex(member("d")?.as_bytes())?),
+                operation: Digest(from_hex(member("o")?.as_bytes())?),
             }),
         };
         Some(Self { asked, upstream: member("u"), open })
     }
-}
-
-fn digest(hex: &str) -> Option<Digest> {
-    let mut bytes = [0; 32];
-    if hex.len() != 64 {
-        return None;
-    }
-    for (position, byte) in bytes.iter_mut().enumerate() {
-        let at = position.checked_mul(2)?;
-        *byte = u8::from_str_radix(hex.get(at..at.checked_add(2)?)?, 16).ok()?;
-    }
-    Some(Digest(bytes))
 }
 
 /// A question to the client, in place of a refusal.

@@ -49,8 +49,8 @@ pub use head::{
     Asked, is_encoded, is_event_stream, json_response, pass_headers, passed, void_old_body,
 };
 use notice::Notice;
+pub use outcome::IF_UNCHANGED;
 use outcome::{Conclusion, Dispatched, conclude};
-pub use outcome::{IF_UNCHANGED, is_what_it_says};
 use reading::{About, Settling};
 pub use recorded::{recorded_answer, recorded_report};
 pub use waiting::rearm;

@@ -12,14 +12,14 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Uri, header};
 
 use super::ask::Ask;
-use super::settle::is_what_it_says;
+use super::back::{is_what_it_says, media_type};
 use super::step::{Next, Stage, Step};
 use super::{Answered, Form, Fresh, Refused, Shared, Staged, StagedFor};
 use crate::call::payload::{self, Body};
 use crate::call::refusal::Refusal;
 use crate::call::{Head, effective_mode};
 use crate::contract::json::Doc;
-use crate::contract::operation::{BodyType, Draft, Target};
+use crate::contract::operation::{Draft, Target};
 use crate::contract::path::Scope;
 use crate::contract::undo::{Resolved, resolve_draft};
 use crate::http::body::{BodyDoc, RequestDoc};
@@ -76,7 +76,7 @@ impl StageForm {
         let scope = Scope { before: None, request: write.request(), response: None, key: None };
         let resolved = resolve_draft(draft, &scope)
             .map_err(|missing| write.refuse(Refusal::DraftArgumentMissing(missing.to_string())))?;
-        is_what_it_says(&write.live, &draft.reference, &resolved)
+        is_what_it_says(&write.live.snapshot, &draft.reference, &resolved)
             .map_err(|other| write.refuse(Refusal::DraftUnavailable(other.to_string())))?;
         let built = match &write.form {
             Form::Http { .. } => self.http(&write.head, draft, &served, &resolved).await,
@@ -117,11 +117,8 @@ impl StageForm {
             headers.insert(name.clone(), value.clone());
         }
         if resolved.body.is_some() {
-            let kind = match draft.reference.body_type {
-                BodyType::Form => "application/x-www-form-urlencoded",
-                BodyType::Json => "application/json",
-            };
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            let kind = HeaderValue::from_static(media_type(draft.reference.body_type));
+            headers.insert(header::CONTENT_TYPE, kind);
         }
         let bytes = Bytes::from(resolved.body.clone().unwrap_or_default());
         let limits = &self.shared.settings.limits;

@@ -29,8 +29,9 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
 
+use super::back::{is_what_it_says, media_type};
 use super::live::Live;
-use super::settle::{IF_UNCHANGED, is_what_it_says};
+use super::settle::IF_UNCHANGED;
 use crate::contract::class::words;
 use crate::contract::deadline::is_passed;
 use crate::contract::json::{Doc, Value};
@@ -258,7 +259,7 @@ fn rebuilt(kept: &str, record: &Record, live: &Live) -> Result<(UndoKind, Call),
         return Err(other());
     }
     let call = filled(declared, kept, other)?;
-    is_what_it_says(live, &declared.reference, &call).map_err(|why| why.to_string())?;
+    is_what_it_says(&live.snapshot, &declared.reference, &call).map_err(|why| why.to_string())?;
     let offered = CallJson::undo(kind, &call);
     if !goes_there(kept, &offered) {
         return Err(format!(
@@ -317,10 +318,7 @@ fn into_call(call: Resolved, body_type: BodyType) -> Call {
         (None, Some((method, target))) => {
             let mut headers = call.headers;
             if call.body.is_some() {
-                let kind = HeaderValue::from_static(match body_type {
-                    BodyType::Form => "application/x-www-form-urlencoded",
-                    BodyType::Json => "application/json",
-                });
+                let kind = HeaderValue::from_static(media_type(body_type));
                 headers.push((http::header::CONTENT_TYPE, kind));
             }
             Call::Http { method, target, headers, body: call.body }

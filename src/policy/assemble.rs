@@ -269,6 +269,7 @@ pub(super) fn compile(
             read_header: static_read_header(&operation.id),
             ceiling: if notes.is_empty() { ceiling(own) } else { Ceiling::None },
             index: operations.len(),
+            is_by_method: own.effect.is_none(),
             notes,
             schema_sha256: own.schema_sha256.clone(),
             file: source.map_or_else(|| Arc::from(""), |source| Arc::clone(&source.name)),

@@ -12,7 +12,7 @@ use crate::contract::operation::{Argument, Target, Verification};
 use crate::contract::plan::Source;
 use crate::contract::template::Part;
 
-use super::diagnostic::{At, Findings, Source as File};
+use super::diagnostic::{At, Findings, Severity, Source as File};
 use super::effect::{Effect, Named, RawFollowUp};
 use super::effect_spec;
 use super::file::{Declared, Defaults};
@@ -243,6 +243,12 @@ pub(super) fn operation(
     if let (Some(raw), Some(linked)) = (&effect.inverse, &links.inverse) {
         link.restores_request(raw, linked, resolved);
     }
+    for raw in effect.inverse.iter().chain(&effect.compensate) {
+        link.hidden(raw, Severity::Error);
+    }
+    if let Some(draft) = &effect.draft {
+        link.hidden(&draft.promote, Severity::Warning);
+    }
     links.before = declared.before.as_ref().and_then(|raw| link.before(raw));
     links
 }
@@ -400,7 +406,7 @@ fn lints(reading: &mut Reading<'_>, declared: &Declared<'_>, effect: &Effect, re
 pub(super) fn faulty(findings: &Findings) -> HashSet<String> {
     findings
         .iter()
-        .filter(|finding| finding.severity == super::diagnostic::Severity::Error)
+        .filter(|finding| finding.severity == Severity::Error)
         .filter_map(|finding| finding.operation.as_deref().map(str::to_owned))
         .collect()
 }

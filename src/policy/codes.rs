@@ -173,6 +173,12 @@ const CODES: &[(&str, &str)] = &[
          required input cannot be.",
     ),
     (
+        "effect/mapping_sensitive",
+        "What `sensitive` names is never kept or reported, so a call that is made of it can never be \
+         offered, and nothing takes the effect back. Map something else, such as an id of the answer, \
+         or call the effect irreversible.",
+    ),
+    (
         "effect/mapping_sets_safety_control",
         "The confirmation and the key of a follow-up are given by whoever makes it. A mapping \
          that sets one would confirm in the caller's name.",
@@ -255,6 +261,12 @@ const CODES: &[(&str, &str)] = &[
         "effect/schema_pin",
         "The tool's schema in the catalog is not the one that was pinned. Somebody must look \
          at what changed before the contract is trusted again.",
+    ),
+    (
+        "effect/too_many_arguments",
+        "A call that follows has at most 256 arguments: they are held against each other here, \
+         and filled one by one with every call. No request of the vendors' documents has so many \
+         inputs; map an object as a whole.",
     ),
     (
         "policy/ambiguous_scalar",
@@ -381,7 +393,7 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "policy/overlap_unchecked",
-        "There are too many templates to compare them all. At run time overlaps are decided \
+        "There are too many templates, or values of conditions, to compare them all. At run time overlaps are decided \
          all the same.",
     ),
     (
@@ -415,6 +427,18 @@ const CODES: &[(&str, &str)] = &[
         "policy/too_large",
         "A policy file is at most 1 MiB, so that one file can be reviewed. Split it; every \
          file of the directory is read.",
+    ),
+    (
+        "policy/too_many_conditions",
+        "One `where` has at most 32 conditions: every call of the target is held against each, \
+         and each variant against its siblings. Name the members that tell this operation from \
+         them, not all that a call of it has.",
+    ),
+    (
+        "policy/too_many_elements",
+        "`one_of`, `sensitive` and `vary_on` have at most 256 elements, because every call is \
+         held against each of them. Ask for less (`exists`), or hide and tell apart by a member \
+         that holds the others.",
     ),
     (
         "policy/too_many_operations",

@@ -17,7 +17,7 @@ use super::assertions;
 use super::effect_spec::{self, Spec};
 use super::paths::{self, Roots, Shape};
 use super::reading::{Fields, Reading, Spanned, words_of};
-use super::tree::{Data, Node, Span};
+use super::tree::{Data, Entry, Node, Span};
 
 /// The members of an `effect` block (contract section 2).
 pub(super) const MEMBERS: &[&str] = &[
@@ -37,6 +37,10 @@ pub(super) const MEMBERS: &[&str] = &[
     "reversibility",
     "compensation",
 ];
+
+/// The most arguments of one call that follows. The widest request of the vendors' documents has 55
+/// inputs; arguments are held against each other here, and filled one by one with every call.
+pub(super) const MAX_ARGUMENTS: usize = 256;
 
 /// One `effect` block as it was read.
 #[derive(Default)]
@@ -255,8 +259,11 @@ fn compensation(reading: &mut Reading<'_>, node: &Node) -> Option<RawFollowUp> {
     let tool_node = fields.require(reading, "tool")?;
     let tool = reading.text(tool_node, "`tool`")?;
     let mut arguments = Vec::new();
+    let mut is_whole = true;
     if let Some(parameters) = fields.get("parameters") {
-        for entry in reading.mapping(parameters, "`parameters`")?.node.entries() {
+        let parameters = reading.mapping(parameters, "`parameters`")?.node.entries();
+        is_whole = is_few(reading, parameters);
+        for entry in parameters.iter().take(MAX_ARGUMENTS) {
             arguments.push(RawArgument {
                 name: entry.name.clone(),
                 name_span: entry.span,
@@ -269,7 +276,7 @@ fn compensation(reading: &mut Reading<'_>, node: &Node) -> Option<RawFollowUp> {
         named: Named::Tool(tool.to_owned()),
         span: tool_node.span,
         arguments,
-        is_whole: true,
+        is_whole,
     };
     Some(RawFollowUp { span: node.span, reference, deadline: None })
 }
@@ -370,7 +377,9 @@ pub(super) fn reference(
     let mut is_whole = true;
     let arguments_node = fields.get("arguments");
     if let Some(mapping) = arguments_node.and_then(|node| reading.mapping(node, "`arguments`")) {
-        for entry in mapping.node.entries() {
+        let entries = mapping.node.entries();
+        is_whole = is_few(reading, entries);
+        for entry in entries.iter().take(MAX_ARGUMENTS) {
             match self::mapping(reading, &entry.value, shape, roots) {
                 Some(mapping) => arguments.push(RawArgument {
                     name: entry.name.clone(),
@@ -384,6 +393,16 @@ pub(super) fn reference(
     }
     let (name, span) = named?;
     Some(RawReference { named: Named::Operation(name.to_owned()), span, arguments, is_whole })
+}
+
+/// Whether there are no more than [`MAX_ARGUMENTS`]; the first that is over is told.
+fn is_few(reading: &mut Reading<'_>, arguments: &[Entry]) -> bool {
+    let Some(first_over) = arguments.get(MAX_ARGUMENTS) else { return true };
+    let message = format!("{} arguments of one call", arguments.len());
+    reading.error("effect/too_many_arguments", first_over.span, message).help(format!(
+        "at most {MAX_ARGUMENTS}; map a whole object in one argument, such as `body`"
+    ));
+    false
 }
 
 /// A path, or `{const: value}`.

@@ -3,38 +3,33 @@
 
 use std::fmt::Write as _;
 
-use percent_encoding::percent_decode_str;
-
 use crate::contract::class::{Class, Level};
-use crate::contract::json::{Doc, write_string};
+use crate::contract::json::write_string;
 use crate::contract::key::Place;
 use crate::contract::operation::{Argument, Condition, Deadline, Mapping, Target, Test};
 use crate::contract::path::{Path, Request, Root, Scope};
+use crate::contract::undo::Unavailable;
 
-use super::route::{Choice, Found, choose, is_satisfied};
+use super::route::{Choice, Found, is_satisfied};
 use super::{Served, Snapshot, Undeclared};
 
-/// A call as somebody imagines it.
+/// A call as somebody imagines it, as far as it is matched.
 #[derive(Clone, Debug)]
-pub enum Imagined<'a> {
-    /// A plain HTTP request.
-    Http {
-        /// The method.
-        method: &'a http::Method,
-        /// The path with its query.
-        target: &'a str,
-        /// Headers by name.
-        headers: &'a [(String, String)],
-        /// The body, if it is JSON.
-        body: Option<&'a Doc>,
-    },
-    /// A tool call.
-    Tool {
-        /// The tool's name.
-        name: &'a str,
-        /// Its arguments.
-        arguments: &'a Doc,
-    },
+pub struct Imagined<'a> {
+    /// What is declared for its target.
+    pub found: &'a Found<'a>,
+    /// Which of that it is.
+    pub choice: Choice<'a>,
+    /// The request, as paths read it.
+    pub request: Request<'a>,
+    /// Nothing is declared for it, but for a GET that writes and is spelt nearly so.
+    pub is_folded: bool,
+    /// The class that it is served as.
+    pub class: Class,
+    /// The confirmation that it needs.
+    pub level: Level,
+    /// Why it is served as worse than its operation declares: what its ways back lack.
+    pub lost: Option<&'a Unavailable>,
 }
 
 /// The answer, as lines of a name and a text.
@@ -91,139 +86,37 @@ impl Explained {
 /// Explains one call.
 pub fn explain(snapshot: &Snapshot, call: &Imagined<'_>) -> Explained {
     let mut told = Explained::default();
-    match call {
-        Imagined::Tool { name, arguments } => {
-            let found = snapshot.find_tool(name).map_or(Found::None, Found::One);
-            let request = Request::Arguments(arguments.root());
-            tell(snapshot, &found, request, false, &mut told);
-        }
-        Imagined::Http { method, target, headers, body } => {
-            let (path, query) = target.split_once('?').unwrap_or((target, ""));
-            let found = snapshot.find_http(method, path);
-            let template = found.groups().iter().find_map(|group| {
-                let first = group.operations.first()?;
-                match &first.operation.target {
-                    Target::Http { template, .. } => Some(template),
-                    Target::Tool { .. } => None,
-                }
-            });
-            let parameters = template.and_then(|template| template.matches(path));
-            let head = head(&parameters.unwrap_or_default(), query, headers);
-            let Ok(head) = Doc::parse(head) else {
-                told.add("error", "the request cannot be read");
-                return told;
-            };
-            let request =
-                Request::Http { head: head.root(), body: body.map(Doc::root), is_opaque: false };
-            let is_safe = matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS");
-            let folds = if is_safe { snapshot.folds_onto_write(path) } else { None };
-            let is_read = is_safe && !snapshot.undeclared_get_writes() && folds.is_none();
-            if folds.is_some() && matches!(found, Found::None) {
-                told.add(
-                    "rule",
-                    "it is spelt like a declared GET that writes, but for case or `/`",
-                );
-            }
-            tell(snapshot, &found, request, is_read, &mut told);
-        }
-    }
-    told
-}
-
-/// `{"path": {...}, "query": {...}, "header": {...}}`
-fn head(parameters: &[(&str, &str)], query: &str, headers: &[(String, String)]) -> String {
-    let mut values: Vec<(String, Vec<String>)> = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode = |text: &str| {
-            percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
-        };
-        let name = decode(name);
-        match values.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, all)) => all.push(decode(value)),
-            None => values.push((name, vec![decode(value)])),
-        }
-    }
-    let mut out = String::from("{\"path\":");
-    let decoded = parameters.iter().map(|(name, value)| {
-        let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
-        ((*name).to_owned(), vec![value])
-    });
-    object(decoded, &mut out);
-    out.push_str(",\"query\":");
-    object(values.into_iter(), &mut out);
-    out.push_str(",\"header\":");
-    let mut folded: Vec<(String, Vec<String>)> = Vec::new();
-    for (name, value) in headers {
-        let name = super::headers::folded(name);
-        if !folded.iter().any(|(known, _)| *known == name) {
-            folded.push((name, vec![value.clone()]));
-        }
-    }
-    object(folded.into_iter(), &mut out);
-    out.push('}');
-    out
-}
-
-fn object(members: impl Iterator<Item = (String, Vec<String>)>, out: &mut String) {
-    out.push('{');
-    for (position, (name, values)) in members.enumerate() {
-        if position > 0 {
-            out.push(',');
-        }
-        write_string(&name, out);
-        out.push(':');
-        match values.as_slice() {
-            [only] => write_string(only, out),
-            all => {
-                out.push('[');
-                for (position, value) in all.iter().enumerate() {
-                    if position > 0 {
-                        out.push(',');
-                    }
-                    write_string(value, out);
-                }
-                out.push(']');
-            }
-        }
-    }
-    out.push('}');
-}
-
-fn tell(
-    snapshot: &Snapshot,
-    found: &Found<'_>,
-    request: Request<'_>,
-    is_undeclared_read: bool,
-    told: &mut Explained,
-) {
-    let scope = Scope { before: None, request, response: None, key: None };
-    match choose(found, &scope) {
+    let scope = Scope { before: None, request: call.request, response: None, key: None };
+    match &call.choice {
         Choice::Declared(served) => {
-            reasons(found, served, &scope, told);
-            declared(served, &scope, told);
+            reasons(call.found, served, &scope, &mut told);
+            if let Some(lost) = call.lost {
+                told.add("rule", format!("nothing takes this call back: {lost}"));
+            }
+            declared(served, call, &scope, &mut told);
         }
         Choice::Undeclared { strictest } => {
             told.add("operation", "_undeclared");
+            if call.is_folded {
+                let rule = "a GET that writes is declared for this path, or for one that differs in case or a `/`";
+                told.add("rule", rule);
+            }
             match strictest {
                 Some(_) => told.add("rule", "its target is declared, and it satisfies no variant"),
                 None => told.add("rule", "nothing is declared for it"),
             }
-            let is_read = is_undeclared_read && strictest.is_none();
-            let class = if is_read { Class::Read } else { Class::Irreversible };
-            told.add("class", class.as_str());
+            told.add("class", call.class.as_str());
             let level = match snapshot.undeclared() {
-                _ if is_read => Level::None.to_string(),
+                _ if call.class == Class::Read => Level::None.to_string(),
                 Undeclared::Refuse => "refused".to_owned(),
-                Undeclared::Confirm(level) => {
-                    level.max(strictest.unwrap_or(Level::None)).to_string()
-                }
+                Undeclared::Confirm(_) => call.level.to_string(),
             };
             told.add("confirm", level);
             told.add("mode", snapshot.undeclared_mode().as_str());
             told.add("undo", "none");
         }
     }
+    told
 }
 
 fn reasons(found: &Found<'_>, served: &Served, scope: &Scope<'_>, told: &mut Explained) {
@@ -267,11 +160,11 @@ pub(super) fn words(condition: &Condition) -> String {
     }
 }
 
-fn declared(served: &Served, scope: &Scope<'_>, told: &mut Explained) {
+fn declared(served: &Served, call: &Imagined<'_>, scope: &Scope<'_>, told: &mut Explained) {
     let operation = &served.operation;
-    told.add("class", operation.class.as_str());
+    told.add("class", call.class.as_str());
     told.add("kind", operation.kind.as_str());
-    told.add("confirm", operation.confirm.as_str());
+    told.add("confirm", call.level.as_str());
     told.add("mode", operation.mode.as_str());
     for note in &served.notes {
         told.add("note", note.as_str());
@@ -288,12 +181,16 @@ fn declared(served: &Served, scope: &Scope<'_>, told: &mut Explained) {
     };
     told.add("key", carrier);
     told.add("evidence", served.ceiling.as_str());
+    if let Some(before) = &operation.before {
+        let call = self::call(&before.reference.target, &before.arguments, scope);
+        told.add("before", format!("{}: {call}", before.reference.operation));
+    }
     let follow_ups = [("inverse", &operation.inverse), ("compensate", &operation.compensate)];
     let mut has_undo = false;
     for (kind, follow_up) in follow_ups {
         let Some(follow_up) = follow_up else { continue };
         has_undo = true;
-        let call = call(&follow_up.reference.target, &follow_up.arguments, scope);
+        let call = self::call(&follow_up.reference.target, &follow_up.arguments, scope);
         let until = match &follow_up.deadline {
             None => String::new(),
             Some(Deadline::WithinMs(ms)) => format!(", within {ms} ms of the answer"),
@@ -306,7 +203,7 @@ fn declared(served: &Served, scope: &Scope<'_>, told: &mut Explained) {
         told.add("undo", "none");
     }
     if let Some(lookup) = &operation.lookup {
-        let call = call(&lookup.reference.target, &lookup.arguments, scope);
+        let call = self::call(&lookup.reference.target, &lookup.arguments, scope);
         told.add("lookup", format!("{}: {call}", lookup.reference.operation));
     }
     if let Some(draft) = &operation.draft {
@@ -342,84 +239,5 @@ fn value_of(path: &Path, scope: &Scope<'_>) -> String {
         (Root::Request, None) if path.optional => format!("left out ({path} names nothing)"),
         (Root::Request, None) => format!("unavailable ({path} names nothing)"),
         (Root::Before | Root::Key | Root::Response, _) => path.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::compile;
-
-    const POLICY: &str = "version: 1\n\
-        operations:\n\
-        \x20 pods.create:\n\
-        \x20   match: { http: \"POST /ns/{ns}/pods\", where: { request.query.dryRun: \
-        { absent: true } } }\n\
-        \x20   effect:\n\
-        \x20     class: compensable\n\
-        \x20     compensate: { operation: pods.delete, arguments: \
-        { ns: request.ns, name: response.name, query.note: request.body.note? } }\n\
-        \x20 pods.try:\n\
-        \x20   match: { http: \"POST /ns/{ns}/pods\", where: { request.query.dryRun: \
-        { equals: All } } }\n\
-        \x20   effect: { class: read }\n\
-        \x20 pods.delete: { match: { http: \"DELETE /ns/{ns}/pods/{name}\" } }\n\
-        \x20 run: { match: { http: GET /Run }, effect: { class: irreversible } }\n\
-        \x20 tool: { match: { tool: t } }\n";
-
-    fn http(method: &str, target: &str, body: Option<&str>) -> String {
-        let compiled = compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
-        let snapshot = compiled.snapshot.unwrap();
-        let method = http::Method::from_bytes(method.as_bytes()).unwrap();
-        let body = body.map(|text| Doc::parse(text.to_owned()).unwrap());
-        let call = Imagined::Http { method: &method, target, headers: &[], body: body.as_ref() };
-        let told = explain(&snapshot, &call);
-        assert!(Doc::parse(told.json()).is_ok());
-        told.human()
-    }
-
-    #[test]
-    fn a_write_is_told_with_its_undo_and_the_rule_that_decided() {
-        assert_eq!(
-            http("POST", "/ns/a%20b/pods", Some("{}")),
-            "operation     pods.create\n\
-             declared      a.yaml:3\n\
-             rule          it matches POST /ns/{ns}/pods\n\
-             rule          and request.query.dryRun is absent\n\
-             not           pods.try: it does not satisfy request.query.dryRun equals \"All\"\n\
-             class         compensable\n\
-             kind          mutation\n\
-             confirm       none\n\
-             mode          enforce\n\
-             key           none; a lost answer is never sent again by itself\n\
-             evidence      none\n\
-             undo          compensate pods.delete: DELETE /ns/{ns}/pods/{name} with ns = \"a b\", \
-             name = response.name, query.note = left out (request.body.note? names nothing)\n"
-        );
-    }
-
-    #[test]
-    fn a_variant_and_what_matches_none_are_told_apart() {
-        assert!(http("POST", "/ns/a/pods?dryRun=All", None).contains("operation     pods.try"));
-        let neither = http("POST", "/ns/a/pods?dryRun=All&dryRun=x", None);
-        assert!(neither.contains("satisfies no variant"), "{neither}");
-        assert!(neither.contains("class         irreversible"));
-    }
-
-    #[test]
-    fn undeclared_calls_are_read_or_irreversible_by_method() {
-        assert!(http("GET", "/other", None).contains("class         read"));
-        assert!(http("POST", "/other", None).contains("confirm       challenge"));
-        let folded = http("GET", "/run/", None);
-        assert!(folded.contains("class         irreversible"), "{folded}");
-    }
-
-    #[test]
-    fn a_tool_call_is_explained() {
-        let compiled = compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
-        let arguments = Doc::parse("{}").unwrap();
-        let call = Imagined::Tool { name: "t", arguments: &arguments };
-        let told = explain(&compiled.snapshot.unwrap(), &call);
-        assert!(told.human().starts_with("operation     tool\n"));
     }
 }

@@ -47,6 +47,13 @@ pub(super) const OPERATION: &[&str] = &[
     "schema_sha256",
 ];
 
+/// The most conditions of one `where`. A call is held against each of them, and variants against each
+/// other; what tells two operations of one target apart is a member or two.
+pub(super) const MAX_CONDITIONS: usize = 32;
+
+/// The most values of a list that every call is held against: `one_of`, `sensitive`, `vary_on`.
+pub(super) const MAX_LISTED: usize = 256;
+
 /// What undeclared calls need: a level, or nothing will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Undeclared {
@@ -577,7 +584,14 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
 fn conditions(reading: &mut Reading<'_>, node: &Node, shape: Shape<'_>) -> Vec<Condition> {
     let Some(mapping) = reading.mapping(node, "`where`") else { return Vec::new() };
     let mut conditions = Vec::new();
-    for entry in mapping.node.entries() {
+    let entries = mapping.node.entries();
+    if let Some(first_over) = entries.get(MAX_CONDITIONS) {
+        let message = format!("{} conditions of one operation", entries.len());
+        reading
+            .error("policy/too_many_conditions", first_over.span, message)
+            .help(format!("at most {MAX_CONDITIONS}; name what tells it from its siblings"));
+    }
+    for entry in entries.iter().take(MAX_CONDITIONS) {
         if let Some(condition) = condition(reading, entry, shape) {
             conditions.push(condition);
         }
@@ -610,7 +624,7 @@ fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Opti
     let test = match test.name.as_str() {
         "equals" => Test::Equals(literal(reading, &test.value)?),
         "one_of" => {
-            let elements = reading.sequence(&test.value, "`one_of`")?;
+            let elements = listed(reading, &test.value, "`one_of`")?;
             if elements.is_empty() {
                 reading
                     .warning("policy/condition_never", test.value.span, "nothing is one of none")
@@ -632,6 +646,17 @@ fn condition(reading: &mut Reading<'_>, entry: &Entry, shape: Shape<'_>) -> Opti
         _ => return None,
     };
     Some(Condition { path, test })
+}
+
+/// A list's elements, at most [`MAX_LISTED`] of them.
+fn listed<'t>(reading: &mut Reading<'_>, node: &'t Node, what: &str) -> Option<&'t [Node]> {
+    let elements = reading.sequence(node, what)?;
+    let Some(first_over) = elements.get(MAX_LISTED) else { return Some(elements) };
+    let message = format!("{} elements of {what}", elements.len());
+    reading
+        .error("policy/too_many_elements", first_over.span, message)
+        .help(format!("at most {MAX_LISTED}: every call is held against each"));
+    elements.get(..MAX_LISTED)
 }
 
 const TESTS: &[&str] = &["equals", "one_of", "exists", "absent"];
@@ -719,12 +744,17 @@ fn limits(reading: &mut Reading<'_>, fields: &Fields<'_>, declared: &mut Declare
             declared.sensitive.extend(Pointer::parse(""));
         }
     } else if let Some(node) = fields.get("sensitive") {
-        for element in reading.sequence(node, "`sensitive`").unwrap_or_default() {
+        let elements = node.as_sequence().unwrap_or_default();
+        for element in listed(reading, node, "`sensitive`").unwrap_or_default() {
             declared.sensitive.extend(selectors::pointer(reading, element, "`sensitive`"));
+        }
+        // A list that could not be read whole hides everything.
+        if declared.sensitive.len() < elements.len() {
+            declared.sensitive.extend(Pointer::parse(""));
         }
     }
     if let Some(node) = fields.get("vary_on") {
-        for element in reading.sequence(node, "`vary_on`").unwrap_or_default() {
+        for element in listed(reading, node, "`vary_on`").unwrap_or_default() {
             let Some(name) = selectors::header_name(reading, element, "`vary_on`") else {
                 continue;
             };

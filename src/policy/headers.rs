@@ -2,9 +2,10 @@
 //!
 //! Names are compared in lower case and with `_` as `-`, as the data plane compares them.
 
-/// Headers that carry a credential; they can be neither mapped nor read by a path.
-const CREDENTIALS: &[&str] =
-    &["authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key"];
+use crate::contract::credential;
+
+/// Headers by which gateways take another method; such a call would be refused.
+const OVERRIDES: &[&str] = &["x-http-method", "x-http-method-override", "x-method-override"];
 
 /// Headers of one connection, or of the message's framing and target.
 const TRANSPORT: &[&str] = &[
@@ -27,9 +28,10 @@ pub(super) fn folded(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
 
-/// Whether a header of this name carries a credential.
+/// Whether a header of this name carries a credential: it can be neither mapped nor read by a path.
 pub(super) fn is_credential(name: &str) -> bool {
-    CREDENTIALS.contains(&folded(name).as_str())
+    let name = folded(name);
+    credential::is_credential(&name) || name == "set-cookie"
 }
 
 /// Whether a header of this name cannot carry a key (standards I-6).
@@ -37,6 +39,7 @@ pub(super) fn is_refused_carrier(name: &str) -> bool {
     let name = folded(name);
     let starts = |prefix: &str| name.starts_with(prefix);
     is_credential(&name)
+        || OVERRIDES.contains(&name.as_str())
         || TRANSPORT.contains(&name.as_str())
         || starts("content-")
         || starts("x-obol-")
@@ -82,6 +85,10 @@ mod tests {
             "Forwarded",
             "X-Forwarded-For",
             "X-Api-Key",
+            "Private-Token",
+            "X_Auth_Token",
+            "X-Goog-Api-Key",
+            "X-HTTP-Method-Override",
             "Effect-Confirm",
         ] {
             assert!(is_refused_carrier(name), "{name}");

@@ -13,9 +13,11 @@ use crate::contract::key::Place;
 use crate::contract::operation::{Argument, LookupBy, Mapping, Slot, Target};
 use crate::contract::path::{Path, Root, Segment};
 use crate::contract::template::Template;
+use crate::contract::undo::{Sections, is_hidden};
 
 use super::catalog::{InputPlace, Interface};
 use super::check::{Index, Linked, Links, Resolved};
+use super::diagnostic::Severity;
 use super::effect::{Effect, Named, RawArgument, RawDraft, RawFollowUp, RawLookup, RawReference};
 use super::file::Declared;
 use super::headers;
@@ -473,6 +475,25 @@ impl<'a> Linking<'_, 'a> {
             let help = names.first().map(|name| format!("add `{name}`")).unwrap_or_default();
             self.reading.error("effect/mapping_missing_required", raw.span, message).help(help);
         }
+    }
+
+    /// A way back that is made of what is hidden is never offered; a draft that is, is never promoted.
+    pub(super) fn hidden(&mut self, raw: &RawFollowUp, severity: Severity) {
+        let Some(own) = self.index.declared.get(self.own) else { return };
+        let sections = match &own.target {
+            Some(Target::Http { .. }) => Sections::Http,
+            Some(Target::Tool { .. }) | None => Sections::None,
+        };
+        let is_hidden = |argument: &&RawArgument| match &argument.mapping {
+            Mapping::Path(path) => is_hidden(path, sections, &own.sensitive),
+            Mapping::Const(_) => false,
+        };
+        let Some(argument) = raw.reference.arguments.iter().find(is_hidden) else { return };
+        let message = format!("`{}` takes what `sensitive` hides", argument.name);
+        let Reading { findings, at } = &mut self.reading;
+        findings
+            .add(*at, severity, "effect/mapping_sensitive", argument.value_span, message)
+            .help("such a call is never offered; map what is not hidden");
     }
 
     /// Case J3: an "inverse" of an update that sends what the update sent.

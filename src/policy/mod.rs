@@ -78,6 +78,8 @@ pub struct Served {
     pub operation: Operation,
     /// Its position among all; dense, for metrics.
     pub index: usize,
+    /// It has no effect block: what makes it a read, if it is one, is its method.
+    pub is_by_method: bool,
     /// Why it is served as less than it was declared; empty if it is not.
     pub notes: Vec<String>,
     /// The report of every call of a read, as a header.
@@ -130,7 +132,7 @@ impl Snapshot {
     /// What is declared for this method and path. The path is as it is forwarded to the upstream's
     /// base, without query; a HEAD that is not declared matches as a GET.
     pub fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
-        self.router.find_http(method, path)
+        self.router.find_http(method, path, !self.get_writes)
     }
 
     /// What is declared for this tool; the name is exact.
@@ -138,9 +140,23 @@ impl Snapshot {
         self.router.find_tool(name)
     }
 
+    /// Whether a reader who takes escapes off before he looks would take the path for another
+    /// operation's, and the call so for another than it is.
+    pub fn is_ambiguous(&self, method: &http::Method, path: &str) -> bool {
+        self.router.is_ambiguous(method, path, !self.get_writes)
+    }
+
     /// What an undeclared write needs: never less than the strictest level that any operation uses.
     pub fn undeclared(&self) -> Undeclared {
         self.undeclared
+    }
+
+    /// The confirmation of an undeclared write, where it is not refused.
+    pub fn undeclared_level(&self) -> Level {
+        match self.undeclared {
+            Undeclared::Confirm(level) => level,
+            Undeclared::Refuse => Level::Challenge,
+        }
     }
 
     /// Whether the rules stop undeclared calls; of all files the strictest holds.

@@ -22,6 +22,10 @@ use super::tree::Span;
 /// The most variants of one target.
 const MAX_VARIANTS: usize = 256;
 
+/// The most literals that are held against each other for all variants together; each takes some tens
+/// of nanoseconds. Variants that one would write take a few thousand.
+const MAX_COMPARED: usize = 2_000_000;
+
 /// The most paths with upgrades that are held against wildcards.
 const MAX_UPGRADES: usize = 1_000;
 
@@ -44,10 +48,12 @@ impl<'a> Whole<'a> {
 pub(super) fn check(findings: &mut Findings, all: &Whole<'_>) {
     let Whole { sources, router, operations, .. } = *all;
     let mut tell = Teller { findings, sources, by_id: all.by_id() };
+    let mut budget = MAX_COMPARED;
     for group in router.all_groups().filter(|group| group.operations.len() <= MAX_VARIANTS) {
-        variants(group, &mut tell);
+        variants(group, &mut budget, &mut tell);
     }
     let (pairs, is_broken_off) = router.overlaps();
+    let is_broken_off = is_broken_off || budget == 0;
     for (first, second) in pairs {
         let first = router.group(first).and_then(|group| group.operations.first());
         let second = router.group(second).and_then(|group| group.operations.first());
@@ -73,7 +79,7 @@ pub(super) fn check(findings: &mut Findings, all: &Whole<'_>) {
             .info(
                 "policy/overlap_unchecked",
                 Span::default(),
-                "too many templates to compare them all",
+                "too many templates or values to compare them all",
             )
             .help(
                 "overlaps may be missing from this list; at run time they are decided all the same",
@@ -167,13 +173,27 @@ fn is_undone_alike(left: &Operation, right: &Operation) -> bool {
     left.carrier.place == right.carrier.place && !has_follow_up(left) && !has_follow_up(right)
 }
 
-fn variants(group: &Group, tell: &mut Teller<'_, '_>) {
+/// How many literals the conditions hold, and at least how many they are.
+fn literals(operation: &Operation) -> usize {
+    let of = |condition: &Condition| match &condition.test {
+        Test::Absent | Test::Equals(_) | Test::Exists => 1,
+        Test::OneOf(literals) => literals.len().max(1),
+    };
+    operation.conditions.iter().map(of).sum()
+}
+
+fn variants(group: &Group, budget: &mut usize, tell: &mut Teller<'_, '_>) {
     for (position, later) in group.operations.iter().enumerate() {
         if is_contradictory(&later.operation.conditions) {
             tell.contradictory(later);
             continue;
         }
         for earlier in group.operations.iter().take(position) {
+            let cost = literals(&later.operation).saturating_mul(literals(&earlier.operation));
+            *budget = budget.saturating_sub(cost);
+            if *budget == 0 {
+                return;
+            }
             if let Some((loser, winner)) = beaten(earlier, later) {
                 tell.unreachable(loser, winner);
                 break;
@@ -202,7 +222,7 @@ fn beaten<'s>(earlier: &'s Served, later: &'s Served) -> Option<(&'s Served, &'s
 }
 
 /// Whether whatever satisfies the one condition satisfies the other.
-fn is_implied(given: &Condition, wanted: &Condition) -> bool {
+pub(super) fn is_implied(given: &Condition, wanted: &Condition) -> bool {
     let is_among = |literal: &Doc, literals: &[Arc<Doc>]| {
         literals.iter().any(|other| equal(literal.root(), other.root()))
     };

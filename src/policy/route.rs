@@ -9,6 +9,8 @@
 //! slashes) are refused before they get here. As templates do, the trie compares paths in a form in
 //! which only unreserved characters are decoded. On the usual path nothing is allocated.
 
+mod spelling;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -22,6 +24,8 @@ use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
 use crate::contract::template::{Part, Specificity, Template};
 
 use super::Served;
+pub(super) use spelling::normal;
+use spelling::{Escapes, escaped, folded, folded_template, has_escape};
 
 /// The operations of one method and template, or of one tool.
 #[derive(Debug)]
@@ -249,6 +253,35 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
         && matches!(scope.request, Request::Http { .. })
 }
 
+/// Whether HTTP calls the method safe.
+fn is_safe(method: &http::Method) -> bool {
+    matches!(*method, http::Method::GET | http::Method::HEAD | http::Method::OPTIONS)
+}
+
+/// What a path is that two readers may take for two: all that either takes it for, of which the most
+/// severe stands. What is declared for one and not for the other is undeclared, unless that would be
+/// milder (`is_read`).
+fn join<'a>(left: Found<'a>, right: Found<'a>, is_read: bool) -> Found<'a> {
+    match (left.groups(), right.groups()) {
+        ([], []) => Found::None,
+        (_, []) if is_read => left,
+        ([], _) if is_read => right,
+        ([], _) | (_, []) => Found::None,
+        (known, more) => {
+            let mut groups = known.to_vec();
+            for group in more {
+                if !groups.iter().any(|known| std::ptr::eq(*known, *group)) {
+                    groups.push(group);
+                }
+            }
+            match groups.as_slice() {
+                [only] => Found::One(only),
+                _ => Found::Several(groups),
+            }
+        }
+    }
+}
+
 /// How many templates that take the same paths under other names are searched for one's own.
 const MAX_SAME: usize = 512;
 
@@ -261,6 +294,8 @@ pub(super) struct Router {
     methods: Vec<(http::Method, Trie)>,
     /// GETs that are writes, by their folded templates: lower case, no trailing slash.
     folded: Trie,
+    /// A template has an escape of its own, so that paths are also looked up with more escapes.
+    has_escapes: bool,
     groups: Vec<(Option<Template>, Group)>,
     tools: HashMap<Arc<str>, Group>,
 }
@@ -280,6 +315,7 @@ impl Router {
                     self.methods.len().saturating_sub(1)
                 });
                 let Some((_, trie)) = self.methods.get_mut(position) else { return };
+                self.has_escapes |= template.parts().iter().any(has_escape);
                 let ends = trie.ends_of(template);
                 // More than this many is refused afterwards, and costs no search until then.
                 let known = ends.iter().take(MAX_SAME).copied().find(|group| {
@@ -312,13 +348,95 @@ impl Router {
         self.tools.get(name)
     }
 
-    pub(super) fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
+    /// `undeclared_reads`: nothing declared means a read where the method is safe.
+    pub(super) fn find_http(
+        &self,
+        method: &http::Method,
+        path: &str,
+        undeclared_reads: bool,
+    ) -> Found<'_> {
+        let found = self.find_either(method, path, undeclared_reads);
+        self.with_folded(found, method, path)
+    }
+
+    /// Whether the path is another operation's to one reader than to the other; see
+    /// [`Snapshot::is_ambiguous`](super::Snapshot::is_ambiguous).
+    pub(super) fn is_ambiguous(
+        &self,
+        method: &http::Method,
+        path: &str,
+        undeclared_reads: bool,
+    ) -> bool {
+        if !self.has_escapes && !path.contains('%') {
+            return false;
+        }
+        let found = self.find_spelt(method, path);
+        let either = self.find_either(method, path, undeclared_reads);
+        let (found, either) = (found.groups(), either.groups());
+        let is_same = found.len() == either.len()
+            && found.iter().zip(either).all(|(left, right)| std::ptr::eq(*left, *right));
+        // Whichever read it is, nothing is lost.
+        let is_read = |group: &&Group| {
+            group.operations.iter().all(|served| served.operation.class == Class::Read)
+        };
+        let is_harmless =
+            undeclared_reads && is_safe(method) && found.iter().chain(either).all(is_read);
+        !is_same && !is_harmless
+    }
+
+    /// What is declared for a path as either of two readers reads it: the other one takes escapes off
+    /// first, of the path and of what he routes by.
+    fn find_either(&self, method: &http::Method, path: &str, undeclared_reads: bool) -> Found<'_> {
+        let found = self.find_spelt(method, path);
+        if !self.has_escapes && !path.contains('%') {
+            return found;
+        }
+        let mut other = self.find_spelt(method, &escaped(path, Escapes::Less));
+        if self.has_escapes {
+            let more = self.find_spelt(method, &escaped(path, Escapes::More));
+            other = join(other, more, true);
+        }
+        join(found, other, undeclared_reads && is_safe(method))
+    }
+
+    /// What is declared for a path as one reader reads it.
+    fn find_spelt(&self, method: &http::Method, path: &str) -> Found<'_> {
         let found = self.find_method(method, path);
         // A HEAD asks for what a GET would do, unless it is declared by itself.
         if matches!(found, Found::None) && *method == http::Method::HEAD {
             return self.find_method(&http::Method::GET, path);
         }
         found
+    }
+
+    /// Adds the GETs that write to what a GET is by a template that says less of its path: a lenient
+    /// upstream that takes `/x/ADMIN` for `/x/admin` would run the write.
+    fn with_folded<'a>(&'a self, found: Found<'a>, method: &http::Method, path: &str) -> Found<'a> {
+        if self.folded.is_empty() || !is_safe(method) || matches!(found, Found::None) {
+            return found;
+        }
+        let mut matches = Matches::default();
+        self.folded.find(&folded(path), &mut matches);
+        let templates: Vec<Template> = found
+            .groups()
+            .iter()
+            // What is declared a read is one.
+            .filter(|group| group.operations.iter().any(|served| served.is_by_method))
+            .filter_map(|group| match &group.operations.first()?.operation.target {
+                Target::Http { template, .. } => Some(folded_template(template)),
+                Target::Tool { .. } => None,
+            })
+            .collect();
+        let mut writes = Vec::new();
+        for (write, _) in matches.iter() {
+            let Some((Some(template), group)) = self.groups.get(write) else { continue };
+            let template = folded_template(template);
+            let is_more = |own: &Template| template.specificity(own) == Specificity::More;
+            if templates.iter().any(is_more) {
+                writes.push(group);
+            }
+        }
+        if writes.is_empty() { found } else { join(found, Found::Several(writes), false) }
     }
 
     fn find_method(&self, method: &http::Method, path: &str) -> Found<'_> {
@@ -726,68 +844,6 @@ fn is_between(text: &str, prefix: &str, suffix: &str) -> bool {
     text.len() > prefix.len().saturating_add(suffix.len())
         && text.starts_with(prefix)
         && text.ends_with(suffix)
-}
-
-/// A segment as paths are compared: unreserved characters decoded, the other escapes in upper case.
-pub(super) fn normal(segment: &str) -> Cow<'_, str> {
-    if !segment.contains('%') {
-        return Cow::Borrowed(segment);
-    }
-    let mut out = String::with_capacity(segment.len());
-    let mut rest = segment;
-    while let Some((before, after)) = rest.split_once('%') {
-        out.push_str(before);
-        let digits = after.get(..2).filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
-        let Some(digits) = digits else {
-            out.push('%');
-            rest = after;
-            continue;
-        };
-        let byte = u8::from_str_radix(digits, 16).unwrap_or(b'%');
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push('%');
-            out.push_str(&digits.to_ascii_uppercase());
-        }
-        rest = after.get(2..).unwrap_or_default();
-    }
-    out.push_str(rest);
-    Cow::Owned(out)
-}
-
-/// A path in the form in which lenient upstreams compare it.
-fn folded(path: &str) -> String {
-    let segments: Vec<Cow<'_, str>> = path.split('/').map(normal).collect();
-    let text = segments.join("/").to_ascii_lowercase();
-    let trimmed = text.trim_end_matches('/');
-    if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }
-}
-
-/// A template whose fixed text is folded.
-fn folded_template(template: &Template) -> Template {
-    let mut text = String::new();
-    for part in template.parts() {
-        text.push('/');
-        match part {
-            Part::Literal(literal) => text.push_str(&normal(literal).to_ascii_lowercase()),
-            Part::Parameter { prefix, name, suffix } => {
-                text.push_str(&normal(prefix).to_ascii_lowercase());
-                text.push('{');
-                text.push_str(name);
-                text.push('}');
-                text.push_str(&normal(suffix).to_ascii_lowercase());
-            }
-            Part::Rest { name } => {
-                text.push_str("{*");
-                text.push_str(name);
-                text.push('}');
-            }
-        }
-    }
-    let trimmed = text.trim_end_matches('/');
-    Template::parse(if trimmed.is_empty() { "/" } else { trimmed })
-        .unwrap_or_else(|_| template.clone())
 }
 
 #[cfg(test)]

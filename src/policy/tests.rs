@@ -144,6 +144,48 @@ fn a_time_out_beyond_the_drain_is_told_where_it_stands() {
 }
 
 #[test]
+fn values_of_very_many_variants_are_compared_as_far_as_a_bound() {
+    let policy = |variants: usize, values: usize| {
+        let mut text = String::from("version: 1\noperations:\n");
+        for variant in 0..variants {
+            let values: Vec<String> = (0..values).map(|n| format!("{variant}v{n}")).collect();
+            writeln!(
+                text,
+                "  o{variant}: {{ match: {{ tool: t, where: {{ request.k: {{ one_of: [{}] }} }} }} }}",
+                values.join(", ")
+            )
+            .unwrap();
+        }
+        one(&text)
+    };
+    let codes = |compiled: &Compiled| -> Vec<&str> {
+        compiled.diagnostics.iter().map(|found| found.code).collect()
+    };
+
+    assert_eq!(codes(&policy(40, 20)), [""; 0]);
+    let many = policy(200, 256);
+
+    assert_eq!(codes(&many), ["policy/overlap_unchecked"]);
+    assert_eq!(many.snapshot.unwrap().operations().len(), 200);
+}
+
+#[test]
+fn a_list_that_cannot_be_read_whole_hides_everything() {
+    let hidden = |sensitive: &str| {
+        let text = format!(
+            "version: 1\noperations: {{ a: {{ match: {{ tool: t }}, sensitive: {sensitive} }} }}"
+        );
+        let snapshot = one(&text).snapshot?;
+        let pointers = &served(&snapshot, "a").operation.sensitive;
+        Some(pointers.iter().map(|pointer| pointer.as_str().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(hidden("[/a, /b]").unwrap(), ["/a", "/b"]);
+    assert_eq!(hidden("[/a, b]").unwrap(), ["/a", ""]);
+    let many: Vec<String> = (0..257).map(|n| format!("/m{n}")).collect();
+    assert!(hidden(&format!("[{}]", many.join(", "))).is_none());
+}
+
+#[test]
 fn a_lookup_cannot_compare_with_the_request() {
     let text = |assertion: &str| {
         format!(
@@ -204,6 +246,29 @@ fn the_editors_schema_has_the_closed_lists() {
         open.extend(value.elements());
     }
     assert!(count > 100, "{count}");
+}
+
+#[test]
+fn the_editors_schema_has_the_limits() {
+    let doc = Doc::parse(JSON_SCHEMA).unwrap();
+    let definitions = doc.root().get("$defs").unwrap();
+    let at = |path: &str| {
+        let start = definitions;
+        path.split(' ').fold(start, |at, name| match name.parse::<usize>() {
+            Ok(position) => at.at(position).unwrap(),
+            Err(_) => at.get(name).unwrap(),
+        })
+    };
+    let limits = [
+        ("arguments maxProperties", effect::MAX_ARGUMENTS),
+        ("operation properties match properties where maxProperties", file::MAX_CONDITIONS),
+        ("test oneOf 1 properties one_of maxItems", file::MAX_LISTED),
+        ("operation properties vary_on maxItems", file::MAX_LISTED),
+        ("operation properties sensitive anyOf 1 maxItems", file::MAX_LISTED),
+    ];
+    for (path, limit) in limits {
+        assert_eq!(at(path).as_i64(), i64::try_from(limit).ok(), "{path}");
+    }
 }
 
 /// `MutationWithoutAssertions` is `spec/mutation_without_assertions`.

@@ -1,5 +1,9 @@
 use std::time::Duration;
 
+use serde_json::json;
+
+use crate::support::mcp::{call, envelope, post};
+use crate::support::process::Home;
 use crate::support::sidecar::Setup;
 use crate::support::{Act, Agent, Sidecar, Upstream, wait};
 
@@ -318,6 +322,121 @@ fn another_weak_callers_open_entry_is_asked_about_and_shows_nothing() {
     assert!(other.text().contains("Another caller"));
     assert_eq!(other.json()["error"]["details"].get("entry"), None);
     assert_eq!(first.answer("POST").status, 201);
+}
+
+/// A job's sidecar: nothing holds it when its work is done.
+#[test]
+fn case_i7_a_sidecar_whose_job_is_done_ends_at_a_sigterm_with_code_0() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    let mut process = home.start();
+    let mut agent = process.agent();
+    assert_eq!(agent.post("/things", &[CONFIRM], "{}").status, 200);
+
+    // The agent's connection stays open, as a pooled one does.
+    process.signal(rustix::process::Signal::TERM);
+
+    assert_eq!(process.wait().code(), Some(0), "{}", home.log());
+    drop(agent);
+    assert_eq!(home.query("SELECT state FROM entries"), ["accepted"], "nothing is left open");
+}
+
+#[test]
+fn case_i8_whoever_is_answered_first_is_answered_by_the_policy_and_with_a_ledger() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.launch();
+    // From its first moment on: no connection, or the whole of it.
+    let mut agent = wait::until("a first connection", || {
+        std::net::TcpStream::connect(process.data).ok().map(|_| Agent::connect(process.data))
+    });
+
+    let asked = agent.post("/undeclared", &[], "{}");
+    let made = agent.post("/things", &[CONFIRM], "{}");
+
+    assert_eq!((asked.status, asked.report()["class"].as_str()), (428, Some("irreversible")));
+    assert_eq!((made.status, made.report()["outcome"].as_str()), (200, Some("accepted")));
+    assert_eq!(upstream.count("POST"), 1);
+    drop(process);
+    std::fs::write(home.policies().join("test.yaml"), "version: 1\noperations: [").unwrap();
+    assert!(home.start_under(&[]).is_none(), "without a policy nothing listens");
+}
+
+#[test]
+fn case_k3_k4_k7_what_an_undo_cannot_be_made_of_is_said_and_no_wrong_call_is_offered() {
+    const REFS: &str = r#"
+version: 1
+operations:
+  ref.create:
+    match: { http: "POST /git/refs" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: ref.delete, arguments: { path.ref: response.ref } }
+  ref.delete:
+    match: { http: "DELETE /git/refs/{*ref}" }
+    effect: { class: irreversible, kind: delete }
+  link.create:
+    match: { http: "POST /links" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: link.delete, arguments: { path.id: response.id } }
+  link.delete:
+    match: { http: "DELETE /links/{id}" }
+    effect: { class: irreversible, kind: delete }
+  contents.get:
+    match: { http: "GET /contents/{*path}" }
+    effect: { class: read }
+  one.get:
+    match: { http: "POST /one/{path}" }
+    effect: { class: read }
+"#;
+    let upstream = Upstream::start(|received| match received.target.as_str() {
+        "/git/refs" => Act::json(201, r#"{"ref":"refs/heads/x"}"#),
+        "/links" => Act::with(201, &[], ""),
+        _ => Act::json(200, "{}"),
+    });
+    let sidecar = Sidecar::start(REFS, &upstream);
+    let mut agent = sidecar.agent();
+    for (path, reason) in [
+        ("/git/refs", "path.ref (response.ref) holds a slash"),
+        ("/links", "path.id (response.id) names nothing in this call: the answer has no body"),
+    ] {
+        let report = agent.post(path, &[], "{}").report();
+        assert_eq!((&report["outcome"], &report["undo"]), (&json!("accepted"), &json!(null)));
+        let said = report["undo_unavailable"].as_str().unwrap();
+        assert!(said.starts_with(reason), "{path}: {said}");
+    }
+    assert_eq!(agent.get("/contents/a/b/c").report()["operation"], "contents.get");
+    assert_eq!(agent.call("POST", "/one/a", &[], "").report()["operation"], "one.get");
+    let beyond = agent.call("POST", "/one/a/b", &[], "");
+    assert_eq!((beyond.status, &beyond.report()["operation"]), (428, &json!("_undeclared")));
+}
+
+#[test]
+fn case_g7_the_policy_demands_whatever_the_client_grants_itself_and_the_refusal_says_who_asks() {
+    let policy = POLICY.replace("confirm: caller\n  messages", "confirm: challenge\n  messages");
+    let policy = policy.replace(
+        "    effect: { class: irreversible, kind: create }\n    confirm: caller\n",
+        "    effect: { class: irreversible, kind: create }\n    confirm: human\n",
+    );
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let sidecar = Sidecar::start(&policy, &upstream);
+    let mut agent = sidecar.agent();
+
+    let asked = agent.post("/things", &[CONFIRM], "{}");
+    let body = call("1", "write", json!({"confirm": true}), Some(json!({"confirm": true})));
+    let demanded = post(&mut agent, &body).json();
+
+    assert_eq!(asked.status, 428);
+    assert!(asked.text().contains("things.create is irreversible"), "{}", asked.text());
+    assert!(asked.text().contains("Send the identical call again with the token"));
+    let demanded = envelope(&demanded["result"]);
+    assert_eq!(demanded["error"]["code"], "confirmation_required");
+    let message = demanded["error"]["message"].as_str().unwrap();
+    assert!(message.contains("A person must decide it, and this proxy"), "{message}");
+    assert!(upstream.received().is_empty());
 }
 
 #[test]

@@ -4,22 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::Signal;
 
 use crate::support::process::Home;
-use crate::support::{Act, Agent, Upstream, wait};
-
-const POLICY: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things" }
-    effect: { class: read }
-  things.create:
-    match: { http: "POST /things" }
-    effect:
-      class: irreversible
-      kind: create
-      idempotency: { type: header, name: Idempotency-Key }
-    confirm: caller
-"#;
+use crate::support::{Act, Agent, THINGS, Upstream, wait};
 
 fn upstream() -> Upstream {
     Upstream::start(|_| Act::json(201, "{}"))
@@ -58,7 +43,7 @@ fn assert_recorded_once(home: &Home, upstream: &Upstream) {
 #[test]
 fn f5_h3_kill_9_at_any_moment_leaves_no_effect_without_an_entry_and_no_second_effect() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let next = AtomicUsize::new(0);
     for round in 0..6 {
         let mut process = home.start();
@@ -105,7 +90,7 @@ fn f5_h3_kill_9_at_any_moment_leaves_no_effect_without_an_entry_and_no_second_ef
 #[test]
 fn f1_a_death_at_each_durable_write_leaves_no_effect_without_an_entry() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     drop(home.start());
     for nth in 1..=10 {
         let inject = format!("inject=fsync,fdatasync:signal=SIGKILL:when={nth}");
@@ -140,7 +125,7 @@ fn f1_a_death_at_each_durable_write_leaves_no_effect_without_an_entry() {
 #[test]
 fn f2_h1_a_disk_that_fails_refuses_writes_and_serves_reads() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     drop(home.start());
     let inject = "inject=fsync,fdatasync:error=EIO:when=40+";
     let trace = [
@@ -175,7 +160,7 @@ fn f2_h1_a_disk_that_fails_refuses_writes_and_serves_reads() {
 #[test]
 fn f3_a_full_volume_refuses_writes_until_there_is_room_again() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     drop(home.start());
     // A file may not grow beyond this many KiB: what a full volume is to one file.
     let limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 400; exec \"$@\"", "limited"];
@@ -202,7 +187,7 @@ fn f3_a_full_volume_refuses_writes_until_there_is_room_again() {
 #[test]
 fn h5_f8_a_second_process_on_one_ledger_does_not_start() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let _first = home.start();
 
     let second = home.start_under(&[]);
@@ -219,7 +204,7 @@ fn p35_f4_sigterm_ends_calls_in_order_and_leaves_nothing_begun() {
         Some(hold) => Act::After(hold, Box::new(Act::json(201, "{}"))),
         None => Act::json(201, "{}"),
     });
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let mut process = home.start();
     let address = process.data;
     let call = std::thread::spawn(move || write(address, "slow"));
@@ -243,7 +228,7 @@ fn f4_a_second_sigterm_does_not_wait_and_marks_what_is_left_unknown() {
         Some(hold) => Act::After(hold, Box::new(Act::json(201, "{}"))),
         None => Act::json(201, "{}"),
     });
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let mut process = home.start();
     let address = process.data;
     let call = std::thread::spawn(move || write(address, "slow"));

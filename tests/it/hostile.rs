@@ -10,22 +10,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::process::{Home, Process};
-use crate::support::{Act, Upstream, wait};
-
-const POLICY: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things" }
-    effect: { class: read }
-  things.create:
-    match: { http: "POST /things" }
-    effect:
-      class: irreversible
-      kind: create
-      idempotency: { type: header, name: Idempotency-Key }
-    confirm: caller
-"#;
+use crate::support::{Act, THINGS, Upstream, wait};
 
 const CONFIRM: (&str, &str) = ("effect-confirm", "true");
 
@@ -93,7 +78,7 @@ fn answers(mut stream: TcpStream) {
 #[test]
 fn f12_a_partition_before_the_connection_sends_nothing_and_the_same_key_is_free_after_it() {
     let parted = Parted::new();
-    let home = Home::new(POLICY, parted.address);
+    let home = Home::new(THINGS, parted.address);
     let process = home.start_configured("timeouts: { connect_ms: 200 }\n");
     let key = ("idempotency-key", "order-1");
     let mut agent = process.agent();
@@ -121,7 +106,7 @@ fn f12_a_partition_after_the_request_is_unknown_and_its_key_is_not_sent_again() 
         Some(never) => Act::After(never, Box::new(Act::Close)),
         None => Act::json(201, "{}"),
     });
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let process = home.start_configured("timeouts: { head_ms: 300 }\n");
     let key = ("idempotency-key", "order-1");
     let mut agent = process.agent();
@@ -140,7 +125,7 @@ fn f12_a_partition_after_the_request_is_unknown_and_its_key_is_not_sent_again() 
 #[test]
 fn f16_heads_and_bodies_that_never_end_hold_little_and_nobody_else_up() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let process = home.start();
     serves(&process);
     let before = process.resident_mib();
@@ -165,7 +150,7 @@ fn f16_heads_and_bodies_that_never_end_hold_little_and_nobody_else_up() {
 #[test]
 fn f16_what_is_larger_or_deeper_than_may_be_is_refused_and_not_held() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let process = home.start();
     serves(&process);
     let before = process.resident_mib();
@@ -220,7 +205,7 @@ fn f16_what_is_larger_or_deeper_than_may_be_is_refused_and_not_held() {
 #[test]
 fn f16_streams_that_are_reset_as_they_open_end_their_connection_and_no_other() {
     let upstream = upstream();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(THINGS, upstream.address);
     let process = home.start();
     serves(&process);
     let before = process.resident_mib();

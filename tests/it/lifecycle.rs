@@ -6,22 +6,15 @@ use std::sync::mpsc::{Sender, channel};
 use rustix::process::Signal;
 
 use crate::support::process::{Home, Process};
-use crate::support::{Act, Agent, Upstream, wait};
+use crate::support::{Act, Agent, THINGS, Upstream, wait};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things" }
-    effect: { class: read }
-  things.create:
-    match: { http: "POST /things" }
-    effect:
-      class: irreversible
-      kind: create
-      lookup: { operation: things.get, by: id, arguments: {} }
-    confirm: caller
-"#;
+/// [`THINGS`], found by a lookup instead of a key.
+fn policy() -> String {
+    THINGS.replace(
+        "idempotency: { type: header, name: Idempotency-Key }",
+        "lookup: { operation: things.get, by: id, arguments: {} }",
+    )
+}
 
 /// Answers the first write only when it is told to.
 fn slow() -> (Upstream, Sender<()>) {
@@ -59,7 +52,7 @@ fn until_not_ready(process: &Process) {
 #[test]
 fn the_drain_command_ends_calls_in_order_and_a_sigterm_after_it_cuts_nothing() {
     let (upstream, go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let mut process = home.start();
     let mut agent = begin_write(&process, &upstream);
     let ledger = home.ledger();
@@ -85,7 +78,7 @@ fn the_drain_command_ends_calls_in_order_and_a_sigterm_after_it_cuts_nothing() {
 #[test]
 fn a_health_check_needs_no_shell_and_says_what_fails() {
     let (upstream, go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let mut process = home.start();
     let address = process.telemetry.to_string();
     let check = |probe: &str| takeback(&["healthcheck", probe, "--telemetry-listen", &address]);
@@ -112,7 +105,7 @@ fn a_health_check_needs_no_shell_and_says_what_fails() {
 #[test]
 fn health_is_told_by_the_admin_api_too() {
     let (upstream, _go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let process = home.start();
     wait::until("ready", || (process.telemetry("/readyz").status == 200).then_some(()));
 
@@ -138,7 +131,7 @@ fn cut_write(process: &Process, upstream: &Upstream, path: &str, body: &str) -> 
 #[test]
 fn f4_a_write_that_the_end_cuts_is_answered_with_its_entry_and_its_lookup() {
     let (upstream, _go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let mut process = home.start();
     let mut agent = cut_write(&process, &upstream, "/things", "{}");
 
@@ -162,7 +155,7 @@ fn f4_a_write_that_the_end_cuts_is_answered_with_its_entry_and_its_lookup() {
 #[test]
 fn f4_a_grace_of_one_second_ends_with_everything_recorded() {
     let (upstream, _go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let mut process = home.start_set(&[("DRAIN_MIN_MS", "0"), ("DRAIN_GRACE_MS", "1000")]);
     let mut agent = cut_write(&process, &upstream, "/things", "{}");
 
@@ -187,7 +180,8 @@ fn f4_streams_end_between_two_events_when_the_process_ends() {
         Act::Waits(format!("{head}{event}").into_bytes(), hold, Vec::new())
     });
     let policy = format!(
-        "{POLICY}  notes.create:\n    match: {{ tool: create_note }}\n    effect: {{ class: irreversible, kind: create }}\n    confirm: none\n"
+        "{}  notes.create:\n    match: {{ tool: create_note }}\n    effect: {{ class: irreversible, kind: create }}\n    confirm: none\n",
+        policy()
     );
     let home = Home::new(&policy, upstream.address);
     let mut process = home.start();
@@ -218,7 +212,7 @@ fn f4_streams_end_between_two_events_when_the_process_ends() {
 #[test]
 fn settings_that_change_are_named_and_hold_from_the_next_start() {
     let (upstream, _go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let file = home.folder().join("config.yaml");
     std::fs::write(&file, "limits: { inflight: 5 }\n").unwrap();
     let process = home.start_with(&["--config", file.to_str().unwrap()]);
@@ -249,7 +243,7 @@ fn settings_that_change_are_named_and_hold_from_the_next_start() {
 #[test]
 fn h1_f2_readiness_fails_with_the_first_write_that_the_ledger_refuses() {
     let (upstream, _go) = slow();
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let process = home.start();
     wait::until("ready", || (process.telemetry("/readyz").status == 200).then_some(()));
     // What another program's write lock does to it.
@@ -271,7 +265,7 @@ fn h1_f2_readiness_fails_with_the_first_write_that_the_ledger_refuses() {
 #[test]
 fn i6_calls_that_come_after_sigterm_are_served_for_the_minimum_and_a_signal_ends_it_well() {
     let upstream = Upstream::start(|_| Act::json(201, "{}"));
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let hour = "3600000";
     let mut process = home.start_set(&[("DRAIN_MIN_MS", hour), ("DRAIN_GRACE_MS", hour)]);
 
@@ -292,7 +286,7 @@ fn i6_calls_that_come_after_sigterm_are_served_for_the_minimum_and_a_signal_ends
 #[test]
 fn idle_connections_leave_descriptors_for_probes_and_for_calls() {
     let upstream = Upstream::start(|_| Act::json(201, "{}"));
-    let home = Home::new(POLICY, upstream.address);
+    let home = Home::new(&policy(), upstream.address);
     let limited = ["bash", "-c", "ulimit -n 200; exec \"$@\"", "limited"];
     let process = home.start_under(&limited).expect("it starts with few descriptors");
     let mut early = process.agent();

@@ -96,7 +96,12 @@ mod starts;
 mod tls;
 /// Spans, as a collector gets them.
 mod traces;
-/// Writes: confirmation, keys, repeats, unknown outcomes, undo.
+/// Calls that two readers take for two.
+mod two_readers;
+/// What of a task is taken back.
 mod undo;
 mod wall_clock;
+/// Calls that cannot be taken back though their operation says how.
+mod ways_back;
+/// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod writes;

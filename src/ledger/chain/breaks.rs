@@ -157,7 +157,7 @@ pub(in crate::ledger) fn acknowledgement(breaks: &[Broken], lost: Option<Head>) 
         .iter()
         .map(|broken| {
             serde_json::json!({
-                "chain": broken.chain, "row": broken.row, "mark": super::hex(&broken.mark),
+                "chain": broken.chain, "row": broken.row, "mark": crate::contract::key::to_hex(&broken.mark),
             })
         })
         .collect();
@@ -204,7 +204,7 @@ impl Known {
             Some(Acknowledged { what, who: who.clone(), why: why.clone(), at_ms: *at_ms })
         };
         for broken in breaks {
-            match self.by_mark.get(&super::hex(&broken.mark)) {
+            match self.by_mark.get(&crate::contract::key::to_hex(&broken.mark)) {
                 Some(index) => acknowledged.extend(said(Flaw::Broken(broken), *index)),
                 None => open.push(broken),
             }

@@ -5,6 +5,8 @@ use std::fmt;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
+use crate::contract::key::to_hex;
+
 /// The shortest key, in characters: what 128 random bits take in hexadecimal digits.
 const SHORTEST: usize = 32;
 
@@ -22,7 +24,7 @@ impl KeyId {
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&super::hex(&self.0))
+        f.write_str(&to_hex(&self.0))
     }
 }
 

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use super::breaks::{ACKNOWLEDGED, Acknowledged, Broken, Known, MAX_BREAKS, mark_of};
 use super::line::{Holder, Line};
 use super::row::Content;
-use super::{Hash, Head, KeyId, Keys, MacKey, NOTHING, Rest, Seal, from_hex, inner, link, outer};
-use crate::contract::key::EntryId;
+use super::{Hash, Head, KeyId, Keys, MacKey, NOTHING, Rest, Seal, inner, link, outer};
+use crate::contract::key::{EntryId, from_hex, to_hex};
 use crate::ledger::Noted;
 use crate::ledger::entry::{Cause, State};
 
@@ -38,7 +38,7 @@ struct Beginning {
 /// The `detail` of a row that begins a chain or changes its key.
 pub(in crate::ledger) fn beginning(chain: i64, key: &MacKey, store: &[u8]) -> String {
     let key = key.id().map(|id| id.to_string());
-    serde_json::json!({ "chain": chain, "key": key, "store": super::hex(store) }).to_string()
+    serde_json::json!({ "chain": chain, "key": key, "store": to_hex(store) }).to_string()
 }
 
 /// The `detail` of a row that notes what retention removed.
@@ -69,7 +69,7 @@ struct RedactedRow {
 pub(in crate::ledger) fn redaction(pointers: &[String], rows: &[(i64, Hash)]) -> String {
     let rows: Vec<_> = rows
         .iter()
-        .map(|(row, now)| serde_json::json!({ "row": row, "now": super::hex(now) }))
+        .map(|(row, now)| serde_json::json!({ "row": row, "now": to_hex(now) }))
         .collect();
     serde_json::json!({ "pointers": pointers, "rows": rows }).to_string()
 }
@@ -349,7 +349,7 @@ impl<'a> Verifier<'a> {
         let detail = line.detail.as_deref().unwrap_or_default();
         let beginning: Beginning =
             serde_json::from_str(detail).map_err(|_| broken(line, chain, "it does not read"))?;
-        if beginning.chain != chain || beginning.store != super::hex(self.store) {
+        if beginning.chain != chain || beginning.store != to_hex(self.store) {
             return Err(broken(line, chain, "it begins another ledger's chain"));
         }
         let id = match beginning.key.as_deref().map(KeyId::parse) {
@@ -463,7 +463,7 @@ impl<'a> Verifier<'a> {
     ) -> (Verified, Vec<Broken>) {
         let mut breaks = std::mem::take(&mut self.breaks);
         for (row, (left, broken)) in &self.left {
-            let said = self.said.get(row).and_then(|said| from_hex(said));
+            let said = self.said.get(row).and_then(|said| from_hex(said.as_bytes()));
             if said != Some(*left) {
                 breaks.push(broken.clone());
             }

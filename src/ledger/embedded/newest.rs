@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use crate::ledger::chain::{Head, hex};
+use crate::contract::key::to_hex;
+use crate::ledger::chain::Head;
 
 use super::store::chained;
 use super::writer::now;
@@ -74,7 +75,7 @@ impl Newest {
             return;
         }
         self.written = Some((now(), head));
-        let text = format!("{} {}:{:020}\n", hex(store), hex(&head.link), head.length);
+        let text = format!("{} {}:{:020}\n", to_hex(store), to_hex(&head.link), head.length);
         if let Err(error) = lock.write_all_at(text.as_bytes(), 0) {
             tracing::debug!(%error, "where the ledger ends could not be kept beside it");
         }
@@ -89,14 +90,14 @@ pub(super) fn lost(
 ) -> rusqlite::Result<Option<Head>> {
     let Some((id, head)) = kept(lock) else { return Ok(None) };
     // A link that does not read was changed where it stands: the chain says so.
-    let is_there = id == hex(store)
+    let is_there = id == to_hex(store)
         && chained::link_at(conn, head.length)?
             .is_some_and(|link| link.is_none_or(|link| link == head.link));
     if !is_there {
         tracing::error!(
             event = "ledger_outdated",
             %head,
-            is_another = id != hex(store),
+            is_another = id != to_hex(store),
             "the ledger lacks what was written here last: an older copy, or another ledger, was put \
              in its place; writes are refused until the newest is back or `takeback ledger verify \
              --acknowledge --why` says that it is lost"

@@ -77,7 +77,7 @@ pub(super) fn is_what_it_says(live: &Live, asked: &Asked, wanted: &OperationId) 
     };
     let path = target.path_and_query.split('?').next().unwrap_or_default();
     let found = live.snapshot.find_http(&Method::GET, path);
-    found.groups().iter().any(|group| is_it(group))
+    !found.groups().is_empty() && found.groups().iter().all(|group| is_it(group))
 }
 
 /// Whether the effect is there.

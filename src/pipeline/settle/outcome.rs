@@ -1,8 +1,7 @@
 //! From what was seen to what is concluded: disposition, verdict, undo, and the finish and report that
 //! say it.
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
 use super::echo::echoes;
 use super::{Case, is_unfinished};
@@ -11,19 +10,21 @@ use crate::contract::assertion::evaluate;
 use crate::contract::class::{Class, Disposition, Outcome, Verdict};
 use crate::contract::json::{Doc, write_string};
 use crate::contract::key::Digest;
-use crate::contract::operation::{BodyType, Draft, FollowUp, Operation, Reference};
-use crate::contract::path::{Found as PathFound, Request, Scope};
+use crate::contract::operation::{Draft, FollowUp, Operation};
+use crate::contract::path::{Found, Scope};
+use crate::contract::prefill::Prefill;
 use crate::contract::report::{CallJson, HandleJson, LedgerNote, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
-use crate::contract::undo::{Resolved, Unavailable, check_sensitive, resolve, resolve_lookup};
-use crate::http::body::{BodyDoc, RequestDoc};
+use crate::contract::undo::{
+    Resolved, Unavailable, check_sensitive, complete, resolve, resolve_lookup,
+};
 use crate::ledger::{Answer, Cause, Finish, Finished, State};
 use crate::metrics::Availability;
+use crate::pipeline::back::is_what_it_says;
 use crate::pipeline::image::{Image, is_strong};
 use crate::pipeline::live::Live;
 use crate::pipeline::proof::prove;
 use crate::pipeline::{Shared, Write};
-use crate::policy::{Choice, Found, choose};
 
 /// What a dispatch came to, before the evidence is looked at.
 #[derive(Debug)]
@@ -127,8 +128,8 @@ pub(super) fn staged(
         unavailable: None,
     };
     let handle = match draft.handle.resolve(scope) {
-        Some(PathFound::Value(value)) => HandleJson::new(value.raw()),
-        Some(PathFound::Key(_)) | None => None,
+        Some(Found::Value(value)) => HandleJson::new(value.raw()),
+        Some(Found::Key(_)) | None => None,
     };
     if handle.is_none() {
         staged.unavailable = Some(format!("handle ({}) names nothing in this call", draft.handle));
@@ -137,7 +138,8 @@ pub(super) fn staged(
     staged.handle = handle;
     let mut call = |follow_up: &FollowUp| {
         let resolved = resolve(follow_up, scope, now_ms, &operation.sensitive).and_then(|call| {
-            is_what_it_says(live, &follow_up.reference, &call).map(|()| CallJson::follow_up(&call))
+            is_what_it_says(&live.snapshot, &follow_up.reference, &call)
+                .map(|()| CallJson::follow_up(&call))
         });
         match resolved {
             Ok(call) => Some(call),
@@ -242,7 +244,11 @@ pub(super) fn conclude(
         let scope = Scope { before: None, request: write.request(), response: None, key };
         let is_sensitive =
             check_sensitive(&lookup.arguments, &scope, &operation.sensitive).is_err();
-        if !is_sensitive && let Ok(resolved) = resolve_lookup(lookup, &scope) {
+        let snapshot = &write.live.snapshot;
+        if !is_sensitive
+            && let Ok(resolved) = resolve_lookup(lookup, &scope)
+            && is_what_it_says(snapshot, &lookup.reference, &resolved).is_ok()
+        {
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
     }
@@ -262,19 +268,23 @@ impl Conclusion {
         etag: Option<&HeaderValue>,
     ) {
         let now_ms = case.shared.clock.now_ms();
-        let live = &case.write().live;
-        let resolved = |call: &FollowUp| {
-            let resolved = resolve(call, scope, now_ms, &operation.sensitive)?;
+        let snapshot = &case.write().live.snapshot;
+        let resolved = |call: &FollowUp, known: Option<&Prefill>| {
+            let resolved = match known {
+                Some(known) => complete(call, known, scope, now_ms, &operation.sensitive)?,
+                None => resolve(call, scope, now_ms, &operation.sensitive)?,
+            };
             if crate::contract::undo::is_passed(resolved.deadline_ms, now_ms) {
                 return Err(Unavailable::DeadlinePassed);
             }
-            is_what_it_says(live, &call.reference, &resolved).map(|()| resolved)
+            is_what_it_says(snapshot, &call.reference, &resolved).map(|()| resolved)
         };
+        let back = &case.write().back;
         match operation.class {
             Class::Read | Class::Irreversible => {}
             Class::Reversible => {
                 if let Some(inverse) = &operation.inverse {
-                    let mut inverse = resolved(inverse);
+                    let mut inverse = resolved(inverse, back.inverse());
                     if let (Ok(call), Some(image)) = (&mut inverse, &case.before) {
                         only_if_unchanged(call, image, etag);
                     }
@@ -284,14 +294,14 @@ impl Conclusion {
                     self.inverse_report = Some(Availability::NotDeclared);
                 }
                 if let Some(compensate) = &operation.compensate {
-                    let compensate = resolved(compensate);
+                    let compensate = resolved(compensate, back.compensate());
                     self.compensate_report = Some(availability(&compensate));
                     self.compensate = compensate.ok().map(|call| CallJson::compensate(&call));
                 }
             }
             Class::Compensable => match &operation.compensate {
                 Some(compensate) => {
-                    let compensate = resolved(compensate);
+                    let compensate = resolved(compensate, back.compensate());
                     self.compensate_report = Some(availability(&compensate));
                     self.offer(compensate, UndoKind::Compensate);
                 }
@@ -433,73 +443,6 @@ fn availability(call: &Result<Resolved, Unavailable>) -> Availability {
             Availability::DeadlinePassed
         }
         Err(_) => Availability::ArgumentMissing,
-    }
-}
-
-/// A built follow-up is matched again: if it selects another operation, it is not offered (contract
-/// section 2, Variants).
-pub fn is_what_it_says(
-    live: &Live,
-    reference: &Reference,
-    resolved: &Resolved,
-) -> Result<(), Unavailable> {
-    let wanted = &reference.operation;
-    let other = || Unavailable::OtherOperation { operation: wanted.clone() };
-    let is_wanted = |choice: Choice<'_>| match choice {
-        Choice::Declared(served) => served.operation.id == *wanted,
-        Choice::Undeclared { .. } => false,
-    };
-    if let Some(tool) = &resolved.tool {
-        let group = live
-            .snapshot
-            .find_tool(tool)
-            .ok_or_else(|| Unavailable::NotServed { operation: wanted.clone() })?;
-        let arguments = Doc::parse(resolved.arguments_json()).map_err(|_| other())?;
-        let request = Request::Arguments(arguments.root());
-        let scope = Scope { before: None, request, response: None, key: None };
-        return is_wanted(choose(&Found::One(group), &scope)).then_some(()).ok_or_else(other);
-    }
-    let Some((method, target)) = &resolved.http else {
-        return Err(other());
-    };
-    let (path, query) = match target.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (target.as_str(), None),
-    };
-    let mut headers = HeaderMap::new();
-    for (name, value) in &resolved.headers {
-        headers.append(name.clone(), value.clone());
-    }
-    let kind = media_type(reference.body_type);
-    if let Ok(value) = http::HeaderValue::from_str(kind) {
-        headers.insert(http::header::CONTENT_TYPE, value);
-    }
-    let bytes = Bytes::from(resolved.body.clone().unwrap_or_default());
-    let body = BodyDoc::read(&headers, &bytes).map_err(|_| other())?;
-    let found = live.snapshot.find_http(method, path);
-    let groups = match &found {
-        Found::None => return Err(Unavailable::NotServed { operation: wanted.clone() }),
-        Found::One(group) => vec![*group],
-        Found::Several(groups) => groups.clone(),
-    };
-    let is_it = groups.iter().all(|group| {
-        let params = match group.operations.first().map(|served| &served.operation.target) {
-            Some(crate::contract::operation::Target::Http { template, .. }) => {
-                template.matches(path).unwrap_or_default()
-            }
-            Some(crate::contract::operation::Target::Tool { .. }) | None => Vec::new(),
-        };
-        let doc = RequestDoc::new(&params, query, &headers, body.clone());
-        let scope = Scope { before: None, request: doc.request(), response: None, key: None };
-        is_wanted(choose(&Found::One(group), &scope))
-    });
-    is_it.then_some(()).ok_or_else(other)
-}
-
-fn media_type(body_type: BodyType) -> &'static str {
-    match body_type {
-        BodyType::Form => "application/x-www-form-urlencoded",
-        BodyType::Json => "application/json",
     }
 }
 

@@ -1,0 +1,149 @@
+//! Which places of a request an operation's rules read, and whether two readers can find two things there.
+//!
+//! A gateway may take a name that comes twice, or twice but for case, for the one or for the other. What
+//! decides about a write, is mapped into a follow-up, or carries its key must have one reading (contract
+//! section 2, Bodies).
+
+use crate::contract::assertion::{Assertion, Check};
+use crate::contract::key::Place;
+use crate::contract::operation::{Argument, Mapping, Operation, Target, Verification};
+use crate::contract::path::{Path, Root, Segment};
+use crate::contract::plan::Stage;
+use crate::contract::selector::Selector;
+use crate::http::body::{BodyDoc, RequestDoc};
+use crate::policy::Group;
+
+/// A place that a rule reads: the section of an HTTP request, or `arguments`, and the names below it.
+pub(super) type Read = (&'static str, Vec<String>);
+
+/// Whether a condition reads what two readers resolve differently, at a target that may be a write.
+pub(super) fn is_decided_by_twins(groups: &[&Group], is_twin: impl Fn(&Read) -> bool) -> bool {
+    let operations = || groups.iter().flat_map(|group| &group.operations);
+    operations().any(|served| served.operation.class.is_write())
+        && operations().any(|served| conditions(&served.operation).any(|read| is_twin(&read)))
+}
+
+/// As [`is_decided_by_twins`], of a plain HTTP call. A name in the query that conditions look for in the
+/// query and in the body is told apart by the policy itself, as long as there is no body.
+pub(super) fn is_decided_by_readers(groups: &[&Group], doc: &RequestDoc) -> bool {
+    let operations = || groups.iter().flat_map(|group| &group.operations);
+    let is_told_apart = |names: &[String]| {
+        matches!(doc.body, BodyDoc::None)
+            && operations().any(|served| {
+                conditions(&served.operation)
+                    .any(|(section, asked)| section == "query" && asked.first() == names.first())
+            })
+    };
+    is_decided_by_twins(groups, |(section, names)| {
+        doc.is_ambiguous(section, names) && !(*section == "body" && is_told_apart(names))
+    })
+}
+
+/// Whether a rule of the operation reads what two readers resolve differently.
+pub(super) fn is_ambiguous(operation: &Operation, doc: &RequestDoc) -> bool {
+    readers(operation).any(|(section, names)| doc.is_ambiguous(section, &names))
+}
+
+/// Whether a rule of the operation reads a member of the body that is called `_method`, so that it is
+/// the operation's own.
+pub(super) fn reads_method(operation: &Operation) -> bool {
+    readers(operation).any(|(section, names)| {
+        section == "body" && names.first().is_some_and(|name| name.eq_ignore_ascii_case("_method"))
+    })
+}
+
+/// Whether there is a member beside the carrier's place that a laxer upstream takes for the key.
+pub(super) fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
+    match &operation.carrier.place {
+        Place::BodyPointer { pointer, .. } => doc.has_twin("body", pointer.tokens()),
+        Place::Query(name) => doc.has_twin("query", std::slice::from_ref(name)),
+        Place::Argument(_) | Place::Header(_) | Place::Unsupported => false,
+    }
+}
+
+/// The places of the request that the operation's rules read.
+pub(super) fn readers(operation: &Operation) -> impl Iterator<Item = Read> + '_ {
+    let follow_ups = [&operation.inverse, &operation.compensate];
+    let follow_ups = follow_ups.into_iter().flatten().flat_map(|call| &call.arguments);
+    let lookups = operation.lookup.iter().flat_map(|lookup| &lookup.arguments);
+    let drafts = operation.draft.iter().flat_map(|draft| &draft.arguments);
+    let before = operation.before.iter().flat_map(|before| &before.arguments);
+    let arguments = follow_ups.chain(lookups).chain(drafts).chain(before);
+    let target = &operation.target;
+    let mapped = arguments.filter_map(mapped_path).filter_map(|path| place_of(path, target));
+    let assertions =
+        assertions(operation).filter_map(|assertion| assertion_place(assertion, target));
+    let carrier = match &operation.carrier.place {
+        Place::BodyPointer { pointer, .. } => Some(("body", pointer.tokens().to_vec())),
+        Place::Query(name) => Some(("query", vec![name.clone()])),
+        Place::Argument(_) | Place::Header(_) | Place::Unsupported => None,
+    };
+    conditions(operation).chain(mapped).chain(assertions).chain(carrier)
+}
+
+fn conditions(operation: &Operation) -> impl Iterator<Item = Read> + '_ {
+    let paths = operation.conditions.iter().map(|condition| &condition.path);
+    paths.filter_map(|path| place_of(path, &operation.target))
+}
+
+fn mapped_path(argument: &Argument) -> Option<&Path> {
+    match &argument.mapping {
+        Mapping::Path(path) => Some(path),
+        Mapping::Const(_) => None,
+    }
+}
+
+fn place_of(path: &Path, target: &Target) -> Option<Read> {
+    if path.root != Root::Request {
+        return None;
+    }
+    let name = |segment: &Segment| match segment {
+        Segment::Name(name) => name.clone(),
+        Segment::Index(index) => index.to_string(),
+    };
+    named(path.segments.iter().map(name).collect(), target)
+}
+
+/// What these names are in a request of the target. A path's parameters have one reading, or the path
+/// is refused.
+fn named(names: Vec<String>, target: &Target) -> Option<Read> {
+    match target {
+        // A tool's arguments have no sections, and may be called as those are.
+        Target::Tool { .. } => Some(("arguments", names)),
+        Target::Http { .. } => {
+            let (section, rest) = names.split_first()?;
+            let section = ["body", "header", "query"].into_iter().find(|known| known == section)?;
+            Some((section, rest.to_vec()))
+        }
+    }
+}
+
+fn assertions(operation: &Operation) -> impl Iterator<Item = &Assertion> {
+    let bound = match &operation.verification {
+        Verification::ResponseBinding { assertions, .. } => assertions.as_slice(),
+        Verification::None | Verification::Plan(_) => &[],
+    };
+    let staged: &[Stage] = match &operation.verification {
+        Verification::Plan(plan) => &plan.stages,
+        Verification::None | Verification::ResponseBinding { .. } => &[],
+    };
+    let staged = staged.iter().flat_map(|stage| &stage.assertions);
+    operation.rejected_if.iter().chain(bound).chain(staged)
+}
+
+fn assertion_place(assertion: &Assertion, target: &Target) -> Option<Read> {
+    let actual = match &assertion.check {
+        Check::EqualsRequest { expected, .. } => {
+            return named(expected.tokens().to_vec(), target);
+        }
+        Check::Absent(actual) | Check::Exists(actual) => actual,
+        Check::EqualsLiteral { actual, .. } | Check::OneOf { actual, .. } => actual,
+    };
+    match actual {
+        Selector::RequestBody(pointer) => Some(("body", pointer.tokens().to_vec())),
+        Selector::HttpStatus
+        | Selector::McpStructured(_)
+        | Selector::ResponseBody(_)
+        | Selector::ResponseHeader(_) => None,
+    }
+}
