@@ -17,7 +17,7 @@ mod writer;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use super::chain;
@@ -139,6 +139,14 @@ impl From<Failure> for OpenError {
 pub struct Embedded {
     desk: Desk,
     path: PathBuf,
+    /// What reads beside the writer, while nobody reads: opening a file costs more than most reads.
+    reader: Arc<Mutex<Option<Beside>>>,
+}
+
+/// A connection that reads, and the files that it is to.
+struct Beside {
+    files: file::Files,
+    ledger: FileReader,
 }
 
 impl fmt::Debug for Embedded {
@@ -209,7 +217,7 @@ impl Embedded {
             .spawn(move || writer.run())
             .map_err(OpenError::Io)?;
         let desk = Desk { commands: Inbox::Thread(commands), shared };
-        Ok((Self { desk, path: path.to_owned() }, recovered))
+        Ok((Self { desk, path: path.to_owned(), reader: Arc::default() }, recovered))
     }
 
     pub(super) async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
@@ -243,17 +251,41 @@ impl Embedded {
         &self.desk
     }
 
-    /// Reads on a connection of its own, so that a long read keeps nobody waiting.
+    /// Lets go of what reads beside the writer.
+    pub(super) fn stop_reading(&self) {
+        drop(kept(&self.reader));
+    }
+
+    /// Reads on a connection of its own, so that a long read keeps nobody waiting. It is kept for the
+    /// next read of the same files; of two at once one is made for the while.
     async fn read_beside<T: Send + 'static>(
         &self,
         read: impl FnOnce(&FileReader) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
-        let path = self.path.clone();
+        let (path, reader, shared) =
+            (self.path.clone(), Arc::clone(&self.reader), Arc::clone(&self.desk.shared));
         let reading = tokio::task::spawn_blocking(move || {
-            let ledger =
-                FileReader::open(&path).map_err(|_| LedgerError::Unavailable(Reason::Failed))?;
-            read(&ledger)
+            // Before it is opened: files that take their place meanwhile are told apart next time.
+            let files = file::Files::at(&path);
+            let beside = match kept(&reader).filter(|beside| beside.files == files) {
+                Some(beside) => beside,
+                None => {
+                    let ledger = FileReader::open(&path)
+                        .map_err(|_| LedgerError::Unavailable(Reason::Failed))?;
+                    Beside { files, ledger }
+                }
+            };
+            // After a failure the next read opens the file anew.
+            let answer = read(&beside.ledger)?;
+            if shared.health().down != Some(Reason::Closed) {
+                *reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(beside);
+            }
+            Ok(answer)
         });
         reading.await.unwrap_or(Err(LedgerError::Unavailable(Reason::Failed)))
     }
+}
+
+fn kept(reader: &Mutex<Option<Beside>>) -> Option<Beside> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

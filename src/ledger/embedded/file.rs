@@ -75,6 +75,17 @@ impl Identity {
     }
 }
 
+/// The files at a ledger's path: device and inode of database, log and index, where there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Files([Option<(u64, u64)>; 3]);
+
+impl Files {
+    /// Three `stat` calls.
+    pub(super) fn at(path: &Path) -> Self {
+        Self(["", "-wal", "-shm"].map(|suffix| inode(&beside(path, suffix)).ok()))
+    }
+}
+
 /// What a ledger leaves beside its file.
 const TRACES: [&str; 4] = ["-wal", "-shm", ".lock", ".sock"];
 
