@@ -5,6 +5,7 @@
 //! the [finder] the index for keys and digests, [the file](mod@file) what makes a path into a
 //! ledger.
 
+mod ahead;
 pub(in crate::ledger) mod file;
 mod finder;
 mod later;
@@ -199,9 +200,11 @@ impl Embedded {
             shared: Arc::clone(&shared),
             commands: queue,
             durable_seq: store.newest_seq(),
+            page_bytes: file::page_bytes(store.conn())?,
             store: Some(store),
             identity,
             log_bytes: file::log_bytes(path),
+            is_log_short: Some(false),
             is_over_cap: false,
             lock,
             claim,

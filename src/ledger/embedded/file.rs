@@ -59,16 +59,17 @@ impl Identity {
         self.store
     }
 
-    /// Whether file and log are still at their paths. Two `stat` calls.
-    pub(super) fn check(&self, path: &Path) -> Result<(), Failure> {
-        let current = Self::of(path, self.store)?;
-        let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    /// Whether file and log are still at their paths; how long the log is. Two `stat` calls.
+    pub(super) fn check(&self, path: &Path) -> Result<u64, Failure> {
+        let (file, length) = place(path)?;
+        let (log, log_bytes) = place(&log_path(path))?;
+        let current = Self { file, log, store: self.store };
         if length < HEADER_BYTES {
             // Cut off under us: SQLite notices only when it reads a page that it does not hold.
             return Err(Failure::new(Reason::Corrupt, "its file was cut off"));
         }
         if current == *self {
-            Ok(())
+            Ok(log_bytes)
         } else {
             Err(Failure::new(Reason::Replaced, "another file is at its path"))
         }
@@ -264,9 +265,23 @@ fn checked(conn: Connection) -> Result<Connection, OpenError> {
     }
 }
 
+/// How many pages of the log are not copied into the file.
+pub(super) fn uncopied(conn: &Connection) -> usize {
+    let pages: rusqlite::Result<(i64, i64)> = conn
+        .prepare_cached("PRAGMA wal_checkpoint(NOOP)")
+        .and_then(|mut noop| noop.query_row([], |row| Ok((row.get(1)?, row.get(2)?))));
+    // If it cannot tell, all of them are.
+    pages.map_or(usize::MAX, |(log, copied)| usize::try_from(log - copied).unwrap_or(0))
+}
+
+/// Where the log is.
+pub(super) fn log_path(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
 /// The length of the log; 0 if there is none.
 pub(super) fn log_bytes(path: &Path) -> u64 {
-    std::fs::metadata(beside(path, "-wal")).map_or(0, |metadata| metadata.len())
+    std::fs::metadata(log_path(path)).map_or(0, |metadata| metadata.len())
 }
 
 /// Refuses a log that is shorter than it was after the last commit: SQLite would write on behind the
@@ -311,8 +326,12 @@ pub(super) fn used_bytes(conn: &Connection, path: &Path) -> rusqlite::Result<u64
         .saturating_sub(pragma(conn, "freelist_count")?)
         .try_into()
         .unwrap_or(0);
-    let page_bytes: u64 = pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0);
-    Ok(pages.saturating_mul(page_bytes).saturating_add(log_bytes(path)))
+    Ok(pages.saturating_mul(page_bytes(conn)?).saturating_add(log_bytes(path)))
+}
+
+/// The size of a page.
+pub(super) fn page_bytes(conn: &Connection) -> rusqlite::Result<u64> {
+    Ok(pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0))
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -417,8 +436,13 @@ fn pragma<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> rusqlit
 }
 
 fn inode(path: &Path) -> Result<(u64, u64), Failure> {
+    place(path).map(|(inode, _)| inode)
+}
+
+/// Device and inode of the file at a path, and its length.
+fn place(path: &Path) -> Result<((u64, u64), u64), Failure> {
     match std::fs::metadata(path) {
-        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Ok(metadata) => Ok(((metadata.dev(), metadata.ino()), metadata.len())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Failure::new(Reason::Removed, "no file is at its path"))
         }

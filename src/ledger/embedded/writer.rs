@@ -32,9 +32,9 @@ use super::super::desk::Shared;
 use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
-use super::Options;
 use super::file::{self, Identity};
 use super::store::Store;
+use super::{Options, ahead};
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -75,6 +75,10 @@ pub(super) struct Writer {
     pub(super) durable_seq: i64,
     /// How long the log was after the last commit.
     pub(super) log_bytes: u64,
+    /// The size of a page.
+    pub(super) page_bytes: u64,
+    /// Whether the log is to be made longer; `None`: it is left as it is.
+    pub(super) is_log_short: Option<bool>,
     /// Whether the ledger's own size limit leaves room for finishes only.
     pub(super) is_over_cap: bool,
     /// Held until the thread ends.
@@ -131,10 +135,12 @@ impl Writer {
     pub(super) fn run(mut self) {
         self.check_size();
         self.check_room();
+        self.check_length();
         loop {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
                 None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
+                None if self.is_log_short == Some(true) => Duration::ZERO,
                 None if self.is_building() => Duration::ZERO,
                 None => {
                     let idle = if self.dirt > 0 { IDLE } else { Duration::MAX };
@@ -170,6 +176,9 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
                 Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
+                Err(RecvTimeoutError::Timeout) if self.is_log_short == Some(true) => {
+                    self.lengthen();
+                }
                 Err(RecvTimeoutError::Timeout) if self.is_building() => self.build(),
                 Err(RecvTimeoutError::Timeout) if self.is_prune_due() => self.prune(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
@@ -376,14 +385,20 @@ impl Writer {
             self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
             self.log_bytes = file::log_bytes(&self.path);
         }
+
         self.shared.set_down(None);
         if self.commits.is_multiple_of(SIZE_CHECK) {
             self.check_size();
         }
         self.check_room();
         if self.dirt >= CHECKPOINT {
+            // That was a guess, and too high where many commands share a page: the log itself knows.
+            self.dirt = self.store.as_ref().map_or(0, |store| file::uncopied(store.conn()));
+        }
+        if self.dirt >= CHECKPOINT {
             self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)");
         }
+        self.check_length();
     }
 
     fn try_commit(&mut self) -> Result<(), Failure> {
@@ -399,10 +414,9 @@ impl Writer {
         #[cfg(test)]
         self.shared.faults.after_commit()?;
         // After the commit: what was written to a file that is no longer at its path is not kept.
-        self.identity.check(&self.path)?;
+        self.log_bytes = self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
         self.shared.set_head(store.head());
-        self.log_bytes = file::log_bytes(&self.path);
         Ok(())
     }
 
@@ -532,6 +546,7 @@ impl Writer {
         identity.check(&self.path)?;
         self.identity = identity;
         self.log_bytes = file::log_bytes(&self.path);
+        self.is_log_short = Some(false);
         Ok(store)
     }
 
@@ -563,6 +578,28 @@ impl Writer {
             let is_nearly_full = is_nearly_full || self.shared.faults.is_nearly_full();
             self.shared.set_reserved(self.is_over_cap || is_nearly_full);
         }
+    }
+
+    /// Says whether the log is to be made longer.
+    fn check_length(&mut self) {
+        if self.is_log_short.is_some() {
+            self.is_log_short = Some(ahead::is_short(&self.path, self.log_bytes, self.page_bytes));
+        }
+    }
+
+    /// Makes the log longer, while nobody waits.
+    fn lengthen(&mut self) {
+        let cap_bytes = self.options.size_cap_bytes;
+        self.is_log_short = match ahead::lengthen(&self.path, self.log_bytes, cap_bytes) {
+            Ok(length) => {
+                self.log_bytes = length;
+                Some(false)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the ledger's log is not made longer ahead");
+                None
+            }
+        };
     }
 
     /// Writes what is queued and lets the file go.
