@@ -8,6 +8,7 @@
 mod ahead;
 pub(in crate::ledger) mod file;
 mod finder;
+mod known;
 mod later;
 mod read;
 mod rows;
@@ -29,6 +30,7 @@ use crate::contract::key::EntryId;
 use store::Store;
 use writer::{Batch, Retry, Writer};
 
+pub(super) use known::{Coming, Known};
 pub(super) use read::FileReader;
 
 /// How the embedded ledger is set up.
@@ -180,7 +182,7 @@ impl Embedded {
         let (conn, identity) = file::open(path, &options)?;
         let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
-        let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
+        let mut store = Store::new(conn, &options.keys, chain::seed()?, None)?;
         if let Err(broken) = verify::tail(store.conn(), &options.keys, &identity.store())? {
             return Err(OpenError::Damaged(broken.to_string()));
         }
@@ -191,6 +193,7 @@ impl Embedded {
 
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
         shared.set_head(store.head());
+        let known = Arc::clone(store.known());
         let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
@@ -198,6 +201,7 @@ impl Embedded {
             path: path.to_owned(),
             options,
             shared: Arc::clone(&shared),
+            known: Arc::clone(&known),
             commands: queue,
             durable_seq: store.newest_seq(),
             page_bytes: file::page_bytes(store.conn())?,
@@ -219,7 +223,7 @@ impl Embedded {
             .name("ledger".to_owned())
             .spawn(move || writer.run())
             .map_err(OpenError::Io)?;
-        let desk = Desk { commands: Inbox::Thread(commands), shared };
+        let desk = Desk { commands: Inbox::Thread(commands), shared, known: Some(known) };
         Ok((Self { desk, path: path.to_owned(), reader: Arc::default() }, recovered))
     }
 

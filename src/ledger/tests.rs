@@ -6,6 +6,7 @@ mod attempts;
 mod chained;
 mod faults;
 mod files;
+mod known;
 mod model;
 mod notes;
 mod reads;
@@ -199,7 +200,7 @@ fn place(home: &Home) -> Place {
 }
 
 /// A call, by small numbers.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Call {
     principal: u8,
     weak: bool,

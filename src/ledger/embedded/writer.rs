@@ -33,6 +33,7 @@ use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
 use super::file::{self, Identity};
+use super::known::{Coming, Known};
 use super::store::Store;
 use super::{Options, ahead};
 
@@ -67,6 +68,7 @@ pub(super) struct Writer {
     pub(super) path: PathBuf,
     pub(super) options: Options,
     pub(super) shared: Arc<Shared>,
+    pub(super) known: Arc<Known>,
     pub(super) commands: Receiver<Command>,
     /// `None` while the store is down.
     pub(super) store: Option<Store>,
@@ -338,14 +340,16 @@ impl Writer {
             store.conn().prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         }
         match write {
-            Write::Begin(begin, ..) => {
+            Write::Begin(begin, _, home) => {
                 self.shared.note_time(begin.now_ms);
+                let made = home.coming.as_ref().and_then(Coming::hashes);
+                let hashes = made.unwrap_or_else(|| self.known.hashes(&begin.look));
                 #[cfg(test)]
                 if begin.target == crate::ledger::tests::POISON {
-                    store.begin(begin)?;
+                    store.begin(begin, hashes)?;
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
-                store.begin(begin)
+                store.begin(begin, hashes)
             }
             Write::Delivered { entry, .. } => store.delivered(*entry),
             Write::Finish(finish, ..) => store.finish(finish),
@@ -534,7 +538,7 @@ impl Writer {
             tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
         }
         let seed = chain::seed().map_err(|_| Failure::new(Reason::Failed, "no random bytes"))?;
-        let mut store = Store::new(conn, &self.options.keys, seed)?;
+        let mut store = Store::new(conn, &self.options.keys, seed, Some(Arc::clone(&self.known)))?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
         }
