@@ -507,7 +507,7 @@ fn load_policy(
 ) -> Result<(policy::Snapshot, Vec<policy::Diagnostic>), AppError> {
     let compiled = watch.first();
     let is_refused = config.is_strict && compiled.has_errors();
-    let findings = compiled.human();
+    let findings = compiled.human_errors();
     match compiled.snapshot.filter(|_| !is_refused) {
         Some(snapshot) => {
             reload::announce(&snapshot, &compiled.diagnostics);

@@ -258,6 +258,10 @@ fn counts(name: &str) -> bool {
         "user-agent"
             | "x-amz-user-agent"
             | "x-goog-api-client"
+            | "sec-fetch-dest"
+            | "sec-fetch-mode"
+            | "sec-fetch-site"
+            | "sec-fetch-user"
             | "x-stripe-client-telemetry"
             | "x-stripe-client-user-agent"
     );

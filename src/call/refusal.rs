@@ -141,7 +141,7 @@ pub enum Refusal {
     BodySlow,
     /// The body is longer than this many bytes.
     BodyTooLarge(usize),
-    /// The place of the key is not in the request.
+    /// The place of the key, which is not in the request.
     CarrierAbsent(&'static str),
     /// The key does not fit its carrier.
     CarrierTooShort,
@@ -213,7 +213,7 @@ pub enum Refusal {
     DraftUnavailable(String),
     /// The body of a call of a tool over plain HTTP is not what it must be.
     CallBody(&'static str),
-    /// The upstream lets this caller in with no session; the status to say so with.
+    /// The upstream gives this caller no session, or no list of its tools; the status to say so with.
     NoSession(u16),
     /// An argument must be changed, and the upstream shows nobody which headers mirror it.
     ToolUnseen,
@@ -373,6 +373,11 @@ impl Refusal {
     /// Whose turn it is.
     pub fn turn(&self) -> Turn {
         match self {
+            Self::BreaksSignature(_)
+            | Self::LedgerUnavailable
+            | Self::Loop
+            | Self::NoSession(401 | 403)
+            | Self::Undeclared => Turn::Operator,
             Self::ConfirmationMismatch(_, challenge) | Self::ConfirmationRequired(challenge) => {
                 match challenge.level {
                     Level::Human => Turn::Person,
@@ -386,13 +391,9 @@ impl Refusal {
             | Self::TooEarly
             | Self::Overloaded
             | Self::PolicyChanged
+            | Self::NoSession(_)
             | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
-            Self::BreaksSignature(_)
-            | Self::LedgerUnavailable
-            | Self::Loop
-            | Self::NoSession(_)
-            | Self::Undeclared => Turn::Operator,
             Self::AmbiguousPath(_)
             | Self::AmbiguousMember
             | Self::AnswerNotKept(..)
@@ -525,8 +526,8 @@ impl Refusal {
                 format!("The request's body is longer than {limit} bytes, the limit here.")
             }
             Self::CarrierAbsent(what) => format!(
-                "The idempotency {what} is absent: the policy puts the key there and may not add \
-                 it. Send the call with that place present (null or \"\" is replaced)."
+                "The policy puts the idempotency key into {what}. This call has no such place: send \
+                 it with one."
             ),
             Self::CarrierTooShort => {
                 "The idempotency key is longer than the upstream takes. Use a shorter key."
@@ -591,7 +592,8 @@ impl Refusal {
                 format!(
                     "The same call was made before and its answer was lost, so it may have \
                      happened (entry {entry}). It is not made again until the entry is settled. \
-                     {how}; a person settles it with `takeback settle {entry} accepted|rejected`."
+                     {how}; a person settles it with `takeback settle {entry} accepted|rejected \
+                     --why \"...\"`."
                 )
             }
             Self::Overloaded => "Too many calls at once. Send the call again.".to_owned(),
@@ -612,7 +614,9 @@ impl Refusal {
             Self::NoSession(401 | 403) => "The upstream does not let this caller in. Send the \
                  credential that it takes."
                 .to_owned(),
-            Self::NoSession(_) => "No session could be had with the upstream.".to_owned(),
+            Self::NoSession(_) => "The upstream gave no session, or no list of its tools to call this \
+                 one by. Send the call again later."
+                .to_owned(),
             Self::ToolUnseen => "A key goes into an argument of this call, and the upstream does \
                  not list the tool, so that the headers which mirror its arguments are not known. \
                  The call may be sent again later."

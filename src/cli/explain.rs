@@ -55,7 +55,7 @@ pub(super) fn run(folder: &Path, asked: &Asked<'_>, format: Format) -> Result<u8
 /// The policy of a folder as it would be served, with errors or without.
 pub(super) fn load(folder: &Path) -> Result<Snapshot, Failure> {
     let compiled = policy::load(folder);
-    let findings = compiled.human();
+    let findings = compiled.human_errors();
     compiled.snapshot.ok_or_else(|| {
         let message = format!("{findings}the policy in {} cannot be served", folder.display());
         let help = "`takeback check DIR` says what is wrong with a policy";

@@ -193,6 +193,12 @@ pub(super) async fn asked(
     read(status, &bytes)
 }
 
+/// Asks for something; its text, in which numbers are as they were written.
+pub(super) async fn fetched(socket: &Path, path: &str) -> Result<Bytes, Failure> {
+    let (status, bytes) = ask(socket, Method::GET, path, None).await.map_err(unreached)?;
+    read(status, &bytes).map(|_| bytes)
+}
+
 /// What a command waits in.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 use super::exit::{self, Failure, with_help};
 use super::out::{self, Cell, Colour};
-use super::remote::{asked, runtime};
+use super::remote::{asked, fetched, runtime};
 use super::{Format, entry_id};
 use crate::admin::client::exchange;
 use crate::call::payload::Body;
@@ -84,20 +84,30 @@ struct Planned {
     call: Option<Call>,
 }
 
+/// An HTTP request, or a tool's call. Not an enum of both: serde reads those through a form in which
+/// a value's own text is gone.
 #[derive(Debug, serde::Deserialize)]
-#[serde(untagged)]
-enum Call {
-    Http { method: String, target: String, headers: Vec<(String, String)>, body: Option<String> },
-    Tool { tool: String, arguments: Box<RawValue> },
+#[serde(deny_unknown_fields)]
+struct Call {
+    #[serde(default)]
+    method: String,
+    #[serde(default)]
+    target: String,
+    #[serde(default)]
+    headers: Vec<(String, String)>,
+    #[serde(default)]
+    body: Option<String>,
+    #[serde(default)]
+    tool: Option<String>,
+    #[serde(default)]
+    arguments: Option<Box<RawValue>>,
 }
 
 impl Call {
     /// What it is, without its values in a body.
     fn summary(&self) -> String {
-        match self {
-            Self::Http { method, target, .. } => format!("{method} {target}"),
-            Self::Tool { tool, .. } => tool.clone(),
-        }
+        let Self { method, target, .. } = self;
+        self.tool.clone().unwrap_or_else(|| format!("{method} {target}"))
     }
 }
 
@@ -119,13 +129,14 @@ fn path_of(task: &str) -> String {
 
 /// Shows what taking a task back would be.
 pub(super) fn plan(socket: &Path, task: &str, format: Format) -> Result<u8, Failure> {
-    let answer = runtime()?.block_on(asked(socket, Method::GET, &path_of(task), None))?;
+    let answer = runtime()?.block_on(fetched(socket, &path_of(task)))?;
+    let plan = read(&answer)?;
     if format == Format::Json {
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         for entry in answer.get("entries").and_then(Value::as_array).into_iter().flatten() {
             out::print(&entry.to_string())?;
         }
     }
-    let plan = read(answer)?;
     if plan.truncated {
         out::complain("the task has more entries; these are the newest");
     }
@@ -166,8 +177,8 @@ fn row(planned: &Planned) -> Vec<Cell> {
     ]
 }
 
-fn read(answer: Value) -> Result<Plan, Failure> {
-    serde_json::from_str(&answer.to_string()).map_err(|_| {
+fn read(answer: &[u8]) -> Result<Plan, Failure> {
+    serde_json::from_slice(answer).map_err(|_| {
         let message = "the sidecar's plan cannot be read";
         let help = "is the sidecar of this version? `takeback --version` says which this is";
         Failure::new(exit::SOFTWARE, with_help(message, help))
@@ -182,8 +193,8 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
     let port = Port::of(asked_for)?;
     let runtime = runtime()?;
     let socket = &asked_for.places.admin_listen;
-    let answer = runtime.block_on(asked(socket, Method::GET, &path_of(asked_for.task), None))?;
-    let plan = read(answer)?;
+    let answer = runtime.block_on(fetched(socket, &path_of(asked_for.task)))?;
+    let plan = read(&answer)?;
     if plan.truncated {
         out::complain("the task has more entries; only the newest are taken back now");
     }
@@ -418,19 +429,20 @@ impl<'a> Port<'a> {
     ) -> Result<Request<Body>, String> {
         let wrong = |_| "its call cannot be written".to_owned();
         let mut headers = HeaderMap::new();
-        let (method, target, body) = match call {
-            Call::Http { method, target, headers: own, body } => {
-                for (name, value) in own {
+        let (method, target, body) = match &call.tool {
+            None => {
+                for (name, value) in &call.headers {
                     let name: HeaderName = name.parse().map_err(|_| wrong(()))?;
                     headers.append(name, value.parse().map_err(|_| wrong(()))?);
                 }
-                (method.as_str(), target.clone(), body.clone())
+                (call.method.as_str(), call.target.clone(), call.body.clone())
             }
-            Call::Tool { tool, arguments } => {
+            Some(tool) => {
                 let kind = HeaderValue::from_static("application/json");
                 headers.insert(header::CONTENT_TYPE, kind);
                 let tool = percent_encoding::utf8_percent_encode(tool, SEGMENT);
-                ("POST", format!("/call/{tool}"), Some(arguments.get().to_owned()))
+                let arguments = call.arguments.as_ref().map_or("{}", |arguments| arguments.get());
+                ("POST", format!("/call/{tool}"), Some(format!("{{\"arguments\":{arguments}}}")))
             }
         };
         for (name, value) in &self.headers {

@@ -18,6 +18,7 @@ pub mod json;
 pub mod key;
 pub mod operation;
 pub mod path;
+pub mod pin;
 pub mod plan;
 pub mod pointer;
 pub mod report;

@@ -320,7 +320,7 @@ pub fn carry(
             carriage.path_and_query = Some(format!("{}?{query}", head.path()));
         }
         Place::BodyPointer { pointer, create } => {
-            let doc = body.ok_or(Refusal::CarrierAbsent("body pointer"))?;
+            let doc = body.ok_or(Refusal::CarrierAbsent("a member of a JSON body"))?;
             let mut json = String::new();
             write_string(&written, &mut json);
             let mut edits = Edits::new();
@@ -330,7 +330,7 @@ pub fn carry(
                     let (last, parents) = pointer
                         .tokens()
                         .split_last()
-                        .ok_or(Refusal::CarrierAbsent("body pointer"))?;
+                        .ok_or(Refusal::CarrierAbsent("a member of the body's object"))?;
                     let parent = parents
                         .iter()
                         .try_fold(doc.root(), |at, token| {
@@ -338,10 +338,16 @@ pub fn carry(
                             at.get(token).or_else(|| position.and_then(|p| at.at(p)))
                         })
                         .filter(|parent| parent.kind() == Kind::Object)
-                        .ok_or(Refusal::CarrierAbsent("body pointer's parent"))?;
+                        .ok_or(Refusal::CarrierAbsent(
+                            "an object of the body, which is not there",
+                        ))?;
                     edits.members(parent, &[], &[(last, &json)]);
                 }
-                None => return Err(Refusal::CarrierAbsent("body pointer")),
+                None => {
+                    let place =
+                        "a member of the body that must be there (null or \"\" is replaced)";
+                    return Err(Refusal::CarrierAbsent(place));
+                }
             }
             carriage.body = Some(edits.apply(doc.text()).into());
         }

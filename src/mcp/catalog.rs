@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderName;
-use sha2::{Digest as _, Sha256};
 
 use crate::contract::json::{Doc, Kind as JsonKind, Value};
 use crate::contract::key::Digest;
+use crate::contract::pin::schema_digest;
 
 /// The callers whose lists are kept.
 pub const MAX_CALLERS: usize = 64;
@@ -39,7 +39,7 @@ pub const CONFIRM: &str = "confirm";
 /// One tool as it was listed.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// SHA-256 of the canonical `inputSchema`: what a pin is held against.
+    /// What a pin is held against.
     pub schema: Digest,
     /// The `inputSchema`; `None` if it was too long to keep.
     pub input_schema: Option<Doc>,
@@ -67,12 +67,10 @@ impl Tool {
     pub fn read(tool: Value<'_>) -> Option<(String, Self)> {
         let name = tool.get("name")?.as_str()?.into_owned();
         let schema = tool.get("inputSchema");
-        let mut sha = Sha256::new();
         let mut input_schema = None;
         let mut mirrored = Vec::new();
         let mut has_confirm = false;
         if let Some(schema) = schema {
-            schema.canonical(&mut |bytes| sha.update(bytes));
             if schema.raw().len() <= MAX_SCHEMA {
                 input_schema = Doc::parse(schema.raw().to_owned()).ok();
             }
@@ -81,7 +79,7 @@ impl Tool {
         }
         let hint = tool.get("annotations").and_then(|hints| hints.get("readOnlyHint"));
         let tool = Self {
-            schema: Digest(sha.finalize().into()),
+            schema: schema_digest(tool),
             input_schema,
             has_confirm,
             has_output_schema: tool.get("outputSchema").is_some_and(|schema| !schema.is_null()),

@@ -385,8 +385,9 @@ impl ToolCall {
     ///
     /// `ignored_arguments` are left out: the argument that takes our confirmation, and the one that
     /// carries the caller's key. White space, member order and escapes make no difference; the
-    /// spelling of numbers does. Our own question and state never count, so that a call and its
-    /// confirmed form are one; the upstream's count as `rounds` says.
+    /// spelling of numbers does. How the answer is to be given (`task`) makes none either. Our own
+    /// question and state never count, so that a call and its confirmed form are one; the upstream's
+    /// count as `rounds` says.
     pub fn canonical_call(
         &self,
         ignored_arguments: &[&str],
@@ -403,11 +404,11 @@ impl ToolCall {
         out(if stage == Some(true) { b",true," } else { b",false," });
         let params = self.message.params().unwrap_or_else(|| self.no_arguments.root());
         let Some(round) = &self.round else {
-            canonical_without(params, &["_meta", "arguments", "name"], out);
+            canonical_without(params, &["_meta", "arguments", "name", "task"], out);
             out(b"]");
             return;
         };
-        let ignored = ["_meta", "arguments", "inputResponses", "name", "requestState"];
+        let ignored = ["_meta", "arguments", "inputResponses", "name", "requestState", "task"];
         canonical_without(params, &ignored, out);
         if rounds == Rounds::Count && self.has_upstream_round() {
             let mut state = String::from(",");

@@ -37,6 +37,7 @@ use crate::contract::json::{Doc, Value};
 use crate::contract::key::EntryId;
 use crate::contract::operation::{Argument, BodyType, FollowUp, Mapping};
 use crate::contract::path::{Request, Scope};
+use crate::contract::report::CallJson;
 use crate::contract::report::UndoKind;
 use crate::contract::undo::{Resolved, resolve};
 use crate::ledger::{Cause, Record, Shown, State};
@@ -256,7 +257,24 @@ fn rebuilt(kept: &str, record: &Record, live: &Live) -> Result<(UndoKind, Call),
     }
     let call = filled(declared, kept, other)?;
     is_what_it_says(live, &declared.reference, &call).map_err(|why| why.to_string())?;
+    let offered = CallJson::undo(kind, &call);
+    if !goes_there(kept, &offered) {
+        return Err(format!(
+            "{} goes elsewhere than when the undo was offered",
+            declared.reference.operation
+        ));
+    }
     Ok((kind, into_call(call, declared.reference.body_type)))
+}
+
+/// Whether a call has the tool, or the method and path, of the one that was offered.
+fn goes_there(kept: Value<'_>, call: &CallJson) -> bool {
+    let Ok(call) = Doc::parse(call.as_json().to_owned()) else { return false };
+    let same = |name: &str| {
+        let text = |value: Value<'_>| value.get(name).map(Value::raw).map(str::to_owned);
+        text(kept) == text(call.root())
+    };
+    same("tool") && same("http")
 }
 
 /// The declared follow-up with the values that the entry kept.

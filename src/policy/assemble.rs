@@ -256,7 +256,7 @@ pub(super) fn compile(
     let upgraded: Vec<Template> =
         catalogs.iter().flat_map(|(_, _, catalog)| catalog.upgraded()).cloned().collect();
     let faulty = check::faulty(findings);
-    let served_as = served_as(findings, &index, &links, &faulty);
+    let served_as = served_as(findings, &index, &links, &faulty, &defaults);
 
     let mut operations = Vec::with_capacity(declared.len());
     let mut router = Router::default();
@@ -378,6 +378,7 @@ fn served_as(
     index: &Index<'_>,
     links: &[Links],
     faulty: &HashSet<String>,
+    defaults: &[Defaults],
 ) -> Vec<ServedAs> {
     // A read stays one only if nothing is wrong with its contract as ADR-0030 has it: an entry that
     // contradicts itself may be a write that somebody wrote down wrong (case J5).
@@ -398,7 +399,10 @@ fn served_as(
             if is_degraded {
                 if resolved.class != Class::Read || contradicted.contains(id) {
                     resolved.class = Class::Irreversible;
-                    resolved.confirm = resolved.confirm.max(Level::Challenge);
+                    let defaults = defaults.get(declared.defaults).copied().unwrap_or_default();
+                    let is_destructive = declared.destructive.is_some_and(|flag| flag.value);
+                    let by_class = check::level_by_class(resolved.class, is_destructive, &defaults);
+                    resolved.confirm = resolved.confirm.max(by_class).max(Level::Challenge);
                     if resolved.kind == Kind::Read {
                         resolved.kind = Kind::Mutation;
                     }
@@ -645,7 +649,10 @@ fn undeclared(
         .max()
         .unwrap_or(Level::Challenge);
     let floor = strictest.unwrap_or(Level::None).max(by_class);
-    let mut level = Undeclared::Confirm(floor);
+    // That declared writes are not asked about says nothing of those that nobody declared.
+    let is_said = defaults.iter().any(|own| own.undeclared.is_some());
+    let unsaid = if floor == Level::None && !is_said { Level::Challenge } else { floor };
+    let mut level = Undeclared::Confirm(unsaid);
     for (position, own) in defaults.iter().enumerate() {
         let Some(declared) = own.undeclared else { continue };
         if let Undeclared::Confirm(weaker) = declared.value

@@ -72,7 +72,11 @@ pub fn read_catalog(path: &Path, most: usize) -> io::Result<String> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > most {
-        let message = format!("it has over {most} bytes");
+        let message = if most < MAX_CATALOG {
+            format!("the catalogs have over {MAX_CATALOGS} bytes together")
+        } else {
+            format!("it has over {most} bytes")
+        };
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     files::text_of(bytes)
@@ -303,8 +307,13 @@ impl<'d> Catalog<'d> {
         let mut catalog = Self::empty(Schemas::new(root));
         let pages: Vec<Value<'d>> =
             if root.members().next().is_some() { vec![root] } else { root.elements().collect() };
-        if pages.is_empty() {
+        let Some(last) = pages.last().copied() else {
             return Err("it is no tools/list answer".to_owned());
+        };
+        let last = last.get("result").unwrap_or(last);
+        if last.get("nextCursor").is_some_and(|cursor| cursor.kind() != Kind::Null) {
+            let why = "the list goes on (`nextCursor`): save those pages too, as one JSON array";
+            catalog.leave_out("the tools after the last page".to_owned(), why, None);
         }
         for page in pages {
             let result = page.get("result").unwrap_or(page);

@@ -83,7 +83,7 @@ pub(super) fn is_safe(declared: &Declared<'_>) -> bool {
 }
 
 /// The level by class that a file's defaults give.
-fn level_by_class(class: Class, is_destructive: bool, defaults: &Defaults) -> Level {
+pub(super) fn level_by_class(class: Class, is_destructive: bool, defaults: &Defaults) -> Level {
     let own = |level: Option<Spanned<Level>>| level.map_or(Level::Challenge, |level| level.value);
     let by_class =
         if class == Class::Irreversible { own(defaults.irreversible) } else { Level::None };
@@ -173,7 +173,22 @@ fn confirm_of(
     let default = level_by_class(class, is_destructive, defaults);
     let level = declared.confirm.map_or(default, |own| own.value);
     let span = declared.confirm.map_or(declared.id_span, |own| own.span);
-    if level == Level::None && class == Class::Irreversible {
+    if level > Level::None && class == Class::Read {
+        let by_flag = declared.destructive.filter(|flag| flag.value && declared.confirm.is_none());
+        let (span, why) = match by_flag {
+            Some(flag) => (flag.span, "`destructive`"),
+            None => (span, "`confirm`"),
+        };
+        reading
+            .error(
+                "effect/read_confirmed",
+                span,
+                format!("{why} on a read, which nobody is asked about"),
+            )
+            .help(
+                "declare the class of write that it is, or remove it: reads are sent as they come",
+            );
+    } else if level == Level::None && class == Class::Irreversible {
         reading
             .warning("policy/irreversible_unconfirmed", span, "an irreversible write asks nobody")
             .help("`confirm: challenge` stops accidents and loops; `human` stops an agent");

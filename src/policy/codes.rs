@@ -236,6 +236,12 @@ const CODES: &[(&str, &str)] = &[
          the upstream folds would pass as a read. Name each path.",
     ),
     (
+        "effect/read_confirmed",
+        "A read says `confirm`, or is `destructive` where that asks for a confirmation. Reads are sent \
+         as they come, so nobody would be asked. What somebody wants to be asked about is a write: it \
+         is served as irreversible, under the confirmation that it names.",
+    ),
+    (
         "effect/read_on_unsafe_method",
         "A POST, or another method that usually writes, is declared a read: such calls are \
          neither recorded nor confirmed. Right for searches and renderers.",
@@ -318,9 +324,19 @@ const CODES: &[(&str, &str)] = &[
          name one of them.",
     ),
     (
+        "policy/findings_left_out",
+        "So many findings are kept of one policy, errors apart from others; there are more than these.",
+    ),
+    (
         "policy/irreversible_unconfirmed",
         "An irreversible write goes through without anybody being asked. Sometimes that is \
          meant; say so in a comment.",
+    ),
+    (
+        "policy/literal_pattern",
+        "A path has `*` or `:name` in it, which other programs take for \"anything\". Here it is text, \
+         so that the calls that are meant stay undeclared: write `{name}` for a segment, `{*name}` for \
+         all that follow.",
     ),
     (
         "policy/match_http",

@@ -286,6 +286,8 @@ pub(super) struct Findings {
     /// How many of the files are policy files; the rest are catalogs, whose faults make no file
     /// unreadable. `None` while all are policy files.
     policies: Option<usize>,
+    /// How many are not kept.
+    left_out: usize,
     /// Where findings beyond the limit are written.
     spare: Option<Diagnostic>,
 }
@@ -338,6 +340,7 @@ impl Findings {
         let others = self.found.len().saturating_sub(self.errors.min(MAX_KEPT));
         let is_kept = if is_error { self.errors <= MAX_KEPT } else { others < MAX_KEPT };
         if !is_kept {
+            self.left_out = self.left_out.saturating_add(1);
             return self.spare.insert(diagnostic);
         }
         self.found.push((at.file, diagnostic));
@@ -374,7 +377,17 @@ impl Findings {
             ))
         });
         self.found.dedup();
-        self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect()
+        let mut all: Vec<Diagnostic> =
+            self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
+        if let Some(last) = all.last().filter(|_| self.left_out > 0) {
+            let message = format!("{} more findings are not listed", self.left_out);
+            let help =
+                Some(format!("mend these first: {MAX_KEPT} errors and as many others are kept"));
+            let file = Arc::clone(&last.file);
+            let code = "policy/findings_left_out";
+            all.push(Diagnostic { code, file, message, help, ..Diagnostic::nothing() });
+        }
+        all
     }
 }
 

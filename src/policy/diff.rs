@@ -12,6 +12,7 @@ use std::fmt;
 use crate::contract::class::{Class, Level, Mode, OnUnknown, Repeat};
 use crate::contract::key::OperationId;
 use crate::contract::operation::{Operation, Target};
+use crate::contract::template::Specificity;
 
 use super::explain::words;
 use super::route::Group;
@@ -92,7 +93,9 @@ fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &m
             changes.push(Change { operation, what, before, after, is_weaker });
         }
     };
-    let takes_over = target(old) != target(new) && shadows(new, old_policy);
+    let takes_over = target(old) != target(new)
+        && (shadows(new, old_policy)
+            || (!is_narrower(new, old) && is_milder_than_undeclared(new, old_policy)));
     add("target", target(old), target(new), takes_over);
     add("class", old.class.to_string(), new.class.to_string(), new.class < old.class);
     add("confirm", old.confirm.to_string(), new.confirm.to_string(), new.confirm < old.confirm);
@@ -129,7 +132,7 @@ fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
     changes.push(Change {
         operation: Some(was.id.clone()),
         what: "declared",
-        before: summary(was),
+        before: summary(before),
         after: "undeclared".to_owned(),
         is_weaker,
     });
@@ -137,19 +140,40 @@ fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
 
 fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
     let is = &after.operation;
-    let was_read = is_safe(is) && !old.undeclared_get_writes();
-    let is_weaker = shadows(is, old)
-        || !was_read
-            && (is.class < Class::Irreversible
-                || Undeclared::Confirm(is.confirm) < old.undeclared()
-                || is.mode < old.undeclared_mode());
+    let is_weaker = shadows(is, old) || is_milder_than_undeclared(is, old);
     changes.push(Change {
         operation: Some(is.id.clone()),
         what: "declared",
         before: "undeclared".to_owned(),
-        after: summary(is),
+        after: summary(after),
         is_weaker,
     });
+}
+
+/// Whether calls that were undeclared are judged milder as this operation's.
+fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
+    let was_read = is_safe(is) && !old.undeclared_get_writes();
+    !was_read
+        && (is.class < Class::Irreversible
+            || Undeclared::Confirm(is.confirm) < old.undeclared()
+            || is.mode < old.undeclared_mode())
+}
+
+/// Whether an operation takes no call that it did not take before.
+fn is_narrower(new: &Operation, old: &Operation) -> bool {
+    let is_within = match (&new.target, &old.target) {
+        (
+            Target::Http { method, template },
+            Target::Http { method: old_method, template: old_template },
+        ) => {
+            let specificity = template.specificity(old_template);
+            method == old_method && matches!(specificity, Specificity::Same | Specificity::More)
+        }
+        (Target::Tool { name }, Target::Tool { name: old_name }) => name == old_name,
+        (_, _) => false,
+    };
+    is_within
+        && old.conditions.iter().all(|was| new.conditions.iter().any(|is| words(is) == words(was)))
 }
 
 /// Whether some of the calls that it takes were declared before, by an operation that is more severe or
@@ -177,13 +201,17 @@ fn is_safe(operation: &Operation) -> bool {
     }
 }
 
-fn summary(operation: &Operation) -> String {
-    let Operation { class, confirm, mode, .. } = operation;
-    match (confirm, mode) {
+fn summary(served: &Served) -> String {
+    let Operation { class, confirm, mode, .. } = &served.operation;
+    let mut text = match (confirm, mode) {
         (Level::None, Mode::Enforce) => class.to_string(),
         (_, Mode::Enforce) => format!("{class}, confirm {confirm}"),
         (_, Mode::Observe) => format!("{class}, confirm {confirm}, observed"),
+    };
+    if served.is_degraded() {
+        text.push_str(", its contract has errors");
     }
+    text
 }
 
 fn target(operation: &Operation) -> String {
@@ -227,10 +255,10 @@ mod tests {
         assert_eq!(
             changes(A, new),
             [
+                "a: target: POST /a -> POST /b (weaker)",
                 "a: confirm: challenge -> caller (weaker)",
                 "a: mode: enforce -> observe (weaker)",
                 "a: carrier: header k -> none (weaker)",
-                "a: target: POST /a -> POST /b",
             ]
         );
     }
@@ -303,8 +331,54 @@ mod tests {
             request.dry: { equals: true } } }, effect: { class: read } } }";
         assert_eq!(changes(tool, variant), ["b: declared: undeclared -> read (weaker)"]);
         assert!(changes(variant, tool).iter().all(|change| !change.contains("weaker")));
-        let wider = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
-        assert_eq!(changes(tool, &wider), ["a: target: tool t -> tool t where request.dry exists"]);
+        let narrower = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
+        assert_eq!(
+            changes(tool, &narrower),
+            ["a: target: tool t -> tool t where request.dry exists"]
+        );
+    }
+
+    #[test]
+    fn a_target_that_takes_calls_which_were_stopped_is_weaker() {
+        let policy = |matched: &str| {
+            format!(
+                "operations: {{ a: {{ match: {{ {matched} }}, effect: {{ class: read, kind: read }} }} }}"
+            )
+        };
+        let dry = "http: POST /n, where: { request.body.dry: { equals: true } }";
+        for (old, new, is_weaker) in [
+            (dry, "http: POST /n", true),
+            (dry, "http: POST /n, where: { request.body.dry: { exists: true } }", true),
+            ("http: POST /n", dry, false),
+            ("http: POST /n/x", "http: \"POST /n/{id}\"", true),
+            ("http: \"POST /n/{id}\"", "http: POST /n/x", false),
+            ("http: POST /n", "http: POST /payments", true),
+            ("tool: a", "tool: delete_all", true),
+            ("http: GET /n", "http: GET /m", false),
+        ] {
+            let found = changes(&policy(old), &policy(new));
+            let target = found.iter().find(|change| change.starts_with("a: target")).unwrap();
+            assert_eq!(target.ends_with("(weaker)"), is_weaker, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_contract_with_an_error_is_told() {
+        let policy = |operation: &str| {
+            format!(
+                "operations: {{ a: {{ match: {{ http: POST /a }}, effect: {{ class: reversible, \
+                 inverse: {{ operation: {operation}, arguments: {{ path.id: response.id }} }} }} }}, \
+                 c: {{ match: {{ http: \"POST /c/{{id}}\" }} }} }}"
+            )
+        };
+        let found = changes(&policy("c"), &policy("nope"));
+        let served = "a: served: as declared -> degraded, its contract has errors";
+        assert!(found.contains(&served.to_owned()), "{found:?}");
+        let added = changes("operations: {}", &policy("nope"));
+        assert!(
+            added.iter().any(|change| change.contains(", its contract has errors")),
+            "{added:?}"
+        );
     }
 
     /// Each: what is said, and what is written before and after.
@@ -353,12 +427,45 @@ mod tests {
                 String::new(),
             ),
         ];
-        for (expected, old, new) in cases {
+        let bound = |trust: &str, checks: &str| {
+            format!(
+                "verification: {{ type: response_binding, config: {{ trust: {trust}, assertions: \
+                 [{checks}] }} }}"
+            )
+        };
+        let check = |name: &str, pointer: &str| {
+            format!(
+                "{{ type: exists, name: {name}, actual: {{ source: response_body, pointer: \
+                 {pointer} }} }}"
+            )
+        };
+        let both = format!("{}, {}", check("id", "/id"), check("by", "/by"));
+        let verified = [
+            (
+                "trust: gateway_observed_only -> allow_connector_attested (weaker)",
+                bound("gateway_observed_only", &both),
+                bound("allow_connector_attested", &both),
+            ),
+            (
+                "assertions: id, by -> id (weaker)",
+                bound("gateway_observed_only", &both),
+                bound("gateway_observed_only", &check("id", "/id")),
+            ),
+            (
+                "assertion: id: response_body /id exists -> id: response_body /key exists",
+                bound("gateway_observed_only", &check("id", "/id")),
+                bound("gateway_observed_only", &check("id", "/key")),
+            ),
+            ("kind: create -> delete", "kind: create".to_owned(), "kind: delete".to_owned()),
+        ];
+        for (expected, old, new) in cases.into_iter().chain(verified) {
             let found = changes(&policy(&old, ""), &policy(&new, ""));
             assert!(found.contains(&format!("a: {expected}")), "{expected}: {found:?}");
         }
         let beside = [
             ("sensitive: [/x, /y],", "sensitive: [/x],", "sensitive: /x, /y -> /x (weaker)"),
+            ("sensitive: [/x],", "sensitive: true,", "sensitive: /x -> all of it"),
+            ("sensitive: true,", "sensitive: [/x],", "sensitive: all of it -> /x (weaker)"),
             ("vary_on: [X-A],", "", "vary_on: x-a -> none (weaker)"),
             ("", "allow: { encoded_slash: true },", "allow: none -> encoded_slash (weaker)"),
             ("", "is_error: rejected,", "is_error: ambiguous -> rejected (weaker)"),

@@ -66,7 +66,8 @@ pub(super) struct Spec {
     pub(super) is_whole: bool,
     pub(super) kind: Option<Spanned<Kind>>,
     pub(super) carrier: Option<(Carrier, Span)>,
-    pub(super) statuses: Option<(Statuses, Span)>,
+    /// With where each matcher stands, the accepted ones first.
+    pub(super) statuses: Option<(Statuses, Vec<Span>)>,
     pub(super) upstream_id: Option<(Selector, Span)>,
     pub(super) evidence: Option<Evidence>,
     pub(super) no_evidence: Option<Span>,
@@ -124,8 +125,7 @@ pub(super) fn read_as(
     });
     let carrier = member(reading, "idempotency")
         .and_then(|node| Some((carrier::read(reading, node, transport)?, node.span)));
-    let statuses = member(reading, "dispatch_statuses")
-        .and_then(|node| Some((statuses(reading, node)?, node.span)));
+    let statuses = member(reading, "dispatch_statuses").and_then(|node| statuses(reading, node));
     let upstream_id = member(reading, "upstream_id")
         .filter(|node| !node.is_null())
         .and_then(|node| Some((selector(reading, node, "`upstream_id`")?, node.span)));
@@ -179,8 +179,8 @@ pub(super) fn check(reading: &mut Reading<'_>, spec: &Spec, is_read: bool, at: S
             None => unverified(reading, at),
         }
     }
-    if !is_read && let Some((statuses, at)) = &spec.statuses {
-        lint_statuses(reading, statuses, *at);
+    if !is_read && let Some((statuses, spans)) = &spec.statuses {
+        lint_statuses(reading, statuses, spans);
     }
 }
 
@@ -190,15 +190,18 @@ fn unverified(reading: &mut Reading<'_>, span: Span) {
         .help("add a `verification`, or say why there is none with `no_evidence`");
 }
 
-fn lint_statuses(reading: &mut Reading<'_>, statuses: &Statuses, at: Span) {
-    let matches = |list: &[Matcher], status| list.iter().any(|matcher| matcher.matches(status));
-    if (300..=499).any(|status| matches(&statuses.accepted, status)) {
+fn lint_statuses(reading: &mut Reading<'_>, statuses: &Statuses, spans: &[Span]) {
+    let (accepted, rejected) = spans.split_at(statuses.accepted.len().min(spans.len()));
+    let first = |list: &[Matcher], spans: &[Span], status| -> Option<Span> {
+        list.iter().zip(spans).find(|(matcher, _)| matcher.matches(status)).map(|(_, span)| *span)
+    };
+    if let Some(at) = (300..=499).find_map(|status| first(&statuses.accepted, accepted, status)) {
         reading
             .warning("spec/accepted_not_success", at, "a 3xx or 4xx status counts as accepted")
             .help("a redirect or a client error proves no effect; leave it ambiguous");
     }
     for status in [408, 409, 425, 429] {
-        if matches(&statuses.definitely_rejected, status) {
+        if let Some(at) = first(&statuses.definitely_rejected, rejected, status) {
             let message = format!("{status} counts as definitely rejected for a write");
             reading
                 .warning("spec/rejected_not_definite", at, message)
@@ -208,7 +211,7 @@ fn lint_statuses(reading: &mut Reading<'_>, statuses: &Statuses, at: Span) {
     }
 }
 
-fn statuses(reading: &mut Reading<'_>, node: &Node) -> Option<Statuses> {
+fn statuses(reading: &mut Reading<'_>, node: &Node) -> Option<(Statuses, Vec<Span>)> {
     let known = ["accepted", "definitely_rejected"];
     let fields = reading.fields(node, "`dispatch_statuses`", &known)?;
     let mut spans = Vec::new();
@@ -237,7 +240,7 @@ fn statuses(reading: &mut Reading<'_>, node: &Node) -> Option<Statuses> {
             .help("no status may be matched by two entries, across the lists or within one");
         return None;
     }
-    Some(statuses)
+    Some((statuses, spans.into_iter().map(|(_, span)| span).collect()))
 }
 
 fn matcher(reading: &mut Reading<'_>, node: &Node) -> Option<Matcher> {

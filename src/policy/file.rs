@@ -399,7 +399,7 @@ fn pin(
     let (Some(pinned), Some(node)) = (&declared.schema_sha256, fields.get("schema_sha256")) else {
         return;
     };
-    let actual = super::schema_digest(entry.value).to_hex();
+    let actual = crate::contract::pin::schema_digest(entry.value).to_hex();
     if *pinned != actual {
         reading
             .error("effect/schema_pin", node.span, "the catalog's schema is another")
@@ -495,6 +495,7 @@ fn catalog_target(
 ) -> Option<Target> {
     let id = reading.text(&entry.value, "`match.operation_id`")?;
     let mut ids = Vec::new();
+    let mut found = None;
     for linked in catalogs.linked {
         let is_http = |entry: &&CatalogEntry<'_>| matches!(entry.target, Target::Http { .. });
         let known = linked.catalog.by_id(id).and_then(|at| linked.catalog.entries.get(at));
@@ -506,9 +507,19 @@ fn catalog_target(
             return None;
         }
         if let Some(known) = known.filter(is_http) {
-            return Some(known.target.clone());
+            if found.is_some() {
+                let message = format!("more than one catalog has an operation `{id}`");
+                reading
+                    .error("policy/catalog_operation", entry.value.span, message)
+                    .help("name the request itself: `http: \"POST /path/{name}\"`");
+                return None;
+            }
+            found = Some(known.target.clone());
         }
         ids.extend(linked.catalog.ids());
+    }
+    if found.is_some() {
+        return found;
     }
     if catalogs.linked.is_empty() && catalogs.are_named {
         return None;
@@ -540,7 +551,7 @@ fn http_target(reading: &mut Reading<'_>, node: &Node) -> Option<Target> {
     };
     let method = http::Method::from_bytes(word.as_bytes())
         .ok()
-        .filter(|_| !word.bytes().any(|byte| byte.is_ascii_lowercase()));
+        .filter(|_| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-'));
     // Both are refused whatever a policy says.
     let is_served = |method: &http::Method| !matches!(method.as_str(), "CONNECT" | "TRACE");
     let Some(method) = method.filter(is_served) else {

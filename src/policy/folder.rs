@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::assemble::File;
-use super::catalog;
+use super::catalog::{self, MAX_CATALOGS};
 use super::diagnostic::{At, Diagnostic, Findings, Severity, Source};
 use super::tree::Span;
 use super::{Compiled, compile_with};
@@ -16,13 +16,13 @@ use super::{Compiled, compile_with};
 /// The most files of one policy directory.
 pub const MAX_FILES: usize = 1_000;
 
-/// The most bytes of all files together.
-pub const MAX_TOTAL: usize = 64 * 1024 * 1024;
+/// The most bytes of all files together: catalogs may lie among the policy files.
+pub const MAX_TOTAL: usize = MAX_CATALOGS;
 
 /// How deep policies are looked for below a directory; a circle of links ends here too.
 const MAX_FOLDERS: usize = 8;
 
-/// Compiles the `.yaml`, `.yml` and `.json` files of a directory: not those of its folders, and
+/// Compiles the `.yaml`, `.yml` and `.json` files of a directory, in letters of either case: not those of its folders, and
 /// none whose name starts with a dot, so that a Kubernetes volume is read once. Catalogs are read
 /// from where the files name them, below the directory. Files that declare no operation are no
 /// policy: nothing would be told apart from what is undeclared.
@@ -95,7 +95,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     };
     let mut folders = Vec::new();
     for entry in entries.flatten() {
-        let Ok(name) = entry.file_name().into_string() else { continue };
+        let name = entry.file_name().to_string_lossy().into_owned();
         let path = entry.path();
         if path.is_dir() && !name.starts_with('.') {
             folders.push(path);
@@ -113,6 +113,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
 }
 
 fn is_policy_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
     let is_policy = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
     is_policy && !name.starts_with('.')
 }
@@ -170,9 +171,13 @@ fn read_directory(root: &Root<'_>) -> Result<Vec<File>, (String, String)> {
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| fault(&error))?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if is_policy_name(&name) {
-            names.push(name);
+        match entry.file_name().into_string() {
+            Ok(name) if is_policy_name(&name) => names.push(name),
+            Err(name) if is_policy_name(&name.to_string_lossy()) => {
+                let message = format!("the name of a file is not UTF-8: {}", name.display());
+                return Err((shown, message));
+            }
+            Ok(_) | Err(_) => {}
         }
     }
     names.sort();
@@ -298,5 +303,20 @@ mod tests {
         assert!(compiled.snapshot.is_none() && compiled.has_errors());
         assert!(compiled.human().contains("error[policy/empty]"), "{}", compiled.human());
         assert!(load(&directory.path().join("mine")).snapshot.is_some());
+    }
+
+    #[test]
+    fn a_policy_file_is_one_by_either_case_and_a_name_that_is_no_text_is_said() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let directory = make(&[("A.YAML", POLICY)]);
+        assert_eq!(folders(directory.path()), [directory.path().to_owned()]);
+        assert_eq!(load(directory.path()).snapshot.unwrap().operations().len(), 1);
+        let name = std::ffi::OsStr::from_bytes(b"b\xff.yaml");
+        std::fs::write(directory.path().join(name), POLICY).unwrap();
+
+        let compiled = load(directory.path());
+
+        assert!(compiled.snapshot.is_none());
+        assert!(compiled.human().contains("is not UTF-8"), "{}", compiled.human());
     }
 }

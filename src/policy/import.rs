@@ -13,11 +13,11 @@ use std::fmt::Write as _;
 
 use crate::contract::json::{Value, write_string};
 use crate::contract::operation::Target;
+use crate::contract::pin::schema_digest;
 use crate::contract::template::{Part, Template};
 
 use super::catalog::{self, Catalog, CatalogEntry, InputPlace, Interface};
 use super::diagnostic::Source;
-use super::schema_digest;
 use super::tree::is_unseen;
 
 /// Members that vendors take a key in.
@@ -75,6 +75,14 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
         let mut block = Block { out: &mut out };
         block.head(id, entry);
         block.elsewhere(entry);
+        if entry.declares_effect() {
+            // Its class is the document's, written by whoever wrote the document.
+            block.comment(
+                "The document declares its effect, which holds while no `effect` stands here:",
+            );
+            block.comment("`takeback explain` says what that makes of a call. Review it.");
+            continue;
+        }
         let interface = catalog.interface(position, &entry.target);
         match (&entry.target, interface) {
             (Target::Http { .. }, Some(interface)) if !entry.is_safe() => {
@@ -87,7 +95,8 @@ fn skeleton(catalog: &Catalog<'_>, member: &str, name: &str) -> Imported {
     let left_out = left_out(catalog);
     if !left_out.is_empty() {
         out.push_str(
-            "\n# Left out, because no policy can name it; undeclared, and so irreversible:\n",
+            "\n# Left out. What is undeclared is irreversible, or a read where its method is GET, HEAD or \
+             OPTIONS:\n",
         );
         let mut block = Block { out: &mut out };
         for line in &left_out {
@@ -509,5 +518,27 @@ mod tests {
         assert_eq!(snapshot.operations().len(), 4);
         let odd = "a\u{85}b\u{2028}c\u{feff}d\u{7f}e\u{0}f";
         assert!(snapshot.find_tool(odd).is_some(), "{skeleton}");
+    }
+
+    #[test]
+    fn what_the_document_declares_is_not_said_to_have_no_class() {
+        let api = r#"{"openapi":"3.1.0","info":{},"paths":{"/a":{"post":{"operationId":"a",
+            "x-anvil-effect":{"class":"read"}},"get":{"operationId":"b"}}}}"#;
+        let text = import_openapi("api.json", api).unwrap().skeleton;
+        assert!(!text.contains("No class yet"), "{text}");
+        assert_eq!(text.matches("The document declares its effect").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_list_that_goes_on_says_so() {
+        let page = r#"{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"2"}"#;
+        let last = r#"{"tools":[{"name":"b","inputSchema":{}}]}"#;
+        for (text, goes_on) in
+            [(page.to_owned(), true), (format!("[{page},{last}]"), false), (last.to_owned(), false)]
+        {
+            let imported = import_tools("tools.json", text).unwrap();
+            let is_said = imported.left_out.iter().any(|line| line.contains("nextCursor"));
+            assert_eq!(is_said, goes_on, "{:?}", imported.left_out);
+        }
     }
 }

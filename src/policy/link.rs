@@ -159,10 +159,13 @@ impl<'a> Linking<'_, 'a> {
         };
         // Without a target of its own it has another error, and nothing about it is known.
         self.index.declared.get(target)?.target.as_ref()?;
-        if target == self.own && wanted != Wanted::WriteOrItself && !is_swap(&raw.arguments) {
+        let takes_itself_back = is_swap(&raw.arguments) || puts_back(&raw.arguments);
+        if target == self.own && wanted != Wanted::WriteOrItself && !takes_itself_back {
             self.reading
                 .error("effect/operation_self", raw.span, "an operation that follows itself")
-                .help("name the call that takes the effect back");
+                .help(
+                    "name the call that takes the effect back, or what was there before (`before`)",
+                );
             return None;
         }
         let class = self.index.resolved.get(target)?.class;
@@ -537,6 +540,14 @@ fn is_swap(arguments: &[RawArgument]) -> bool {
     let names: BTreeSet<&str> = pairs.iter().map(|(name, _)| *name).collect();
     let sources: BTreeSet<&str> = pairs.iter().map(|(_, source)| source.as_str()).collect();
     names == sources && pairs.iter().any(|(name, source)| name != source)
+}
+
+/// Whether a call puts back what was there before: an update takes itself back so.
+fn puts_back(arguments: &[RawArgument]) -> bool {
+    arguments.iter().any(|argument| match &argument.mapping {
+        Mapping::Path(path) => path.root == Root::Before,
+        Mapping::Const(_) => false,
+    })
 }
 
 /// What a literal should be and is not.

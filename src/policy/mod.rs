@@ -46,10 +46,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use sha2::{Digest as _, Sha256};
 
 use crate::contract::class::{Class, Level, Mode};
-use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
 
@@ -179,10 +177,19 @@ impl Compiled {
         self.diagnostics.iter().any(|found| found.severity == Severity::Error)
     }
 
-    /// All findings for people, a blank line between them.
+    /// All findings for people, a blank line after each.
     pub fn human(&self) -> String {
+        self.drawn(|_| true)
+    }
+
+    /// The errors alone, as [`human`](Self::human): why a policy cannot be served.
+    pub fn human_errors(&self) -> String {
+        self.drawn(|severity| severity == Severity::Error)
+    }
+
+    fn drawn(&self, is_shown: impl Fn(Severity) -> bool) -> String {
         let mut out = String::new();
-        for found in &self.diagnostics {
+        for found in self.diagnostics.iter().filter(|found| is_shown(found.severity)) {
             let source = self.sources.iter().find(|source| source.name == found.file);
             out.push_str(&found.human(source));
             out.push_str("\n\n");
@@ -220,20 +227,6 @@ fn compile_with(
     let mut findings = Findings::with_policies(files.policies());
     let snapshot = assemble::compile(&mut findings, &files, revision, grace);
     Compiled { snapshot, diagnostics: findings.finish(), sources: files.into_sources() }
-}
-
-/// The hash that `schema_sha256` pins: SHA-256 over the canonical form of a tool's `inputSchema`
-/// and `outputSchema`, as `tools/list` gives them.
-pub fn schema_digest(tool: Value<'_>) -> Digest {
-    let mut hash = Sha256::new();
-    for name in ["inputSchema", "outputSchema"] {
-        match tool.get(name) {
-            Some(schema) => schema.canonical(&mut |bytes| hash.update(bytes)),
-            None => hash.update(b"null"),
-        }
-        hash.update(b"\n");
-    }
-    Digest(hash.finalize().into())
 }
 
 #[cfg(test)]

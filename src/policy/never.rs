@@ -32,6 +32,15 @@ pub(super) fn check(reading: &mut Reading<'_>, declared: &Declared<'_>) {
             .help("remove it");
         return;
     }
+    if template.parts().iter().any(is_a_pattern_elsewhere) {
+        reading
+            .warning(
+                "policy/literal_pattern",
+                declared.match_span,
+                "`*` and `:name` are text here, which only a path with that text is",
+            )
+            .help("a parameter is `{name}`, the rest of a path `{*name}`");
+    }
     let Some(never) = template.parts().iter().find_map(|part| of(part, declared.allow)) else {
         return;
     };
@@ -43,6 +52,14 @@ pub(super) fn check(reading: &mut Reading<'_>, declared: &Declared<'_>) {
     };
     let message = format!("no call can be this: a path with {what} is refused");
     reading.warning("policy/unreachable", declared.match_span, message).help(help);
+}
+
+/// Whether a segment's text is what other programs write for a parameter.
+fn is_a_pattern_elsewhere(part: &Part) -> bool {
+    match part {
+        Part::Literal(text) => text.contains('*') || (text.starts_with(':') && text.len() > 1),
+        Part::Parameter { .. } | Part::Rest { .. } => false,
+    }
 }
 
 /// What is wrong with every path that this segment is a part of.

@@ -78,6 +78,7 @@ fn every_code_is_drawn_at_its_token() {
 /// Codes that no small file can show.
 const WITHOUT_CASE: &[&str] = &[
     "policy/empty",
+    "policy/findings_left_out",
     "policy/overlap_unchecked",
     "policy/timeout_beyond_grace",
     "policy/too_large",
@@ -476,6 +477,38 @@ fn a_faulty_contract_is_served_as_irreversible_without_follow_ups() {
 }
 
 #[test]
+fn a_fault_never_asks_for_less_than_the_class_that_it_is_served_as() {
+    let compiled = one("version: 1\ndefaults: { irreversible: human }\noperations:\n  \
+         a: { match: { http: POST /a }, effect: { class: reversible, inverse: { operation: nope, \
+         arguments: { id: response.id } } } }\n  \
+         b: { match: { http: POST /b }, effect: { class: irreversible }, confirm: none }\n");
+    let snapshot = compiled.snapshot.unwrap();
+    let confirm = |id: &str| served(&snapshot, id).operation.confirm;
+    assert!(served(&snapshot, "a").is_degraded());
+    assert_eq!((confirm("a"), confirm("b")), (Level::Human, Level::None));
+}
+
+#[test]
+fn a_read_that_asks_for_a_confirmation_is_served_as_a_write_under_it() {
+    let compiled = one("version: 1\ndefaults: { destructive: human }\noperations:\n  \
+         a: { match: { http: GET /a }, confirm: caller }\n  \
+         b: { match: { http: GET /b }, confirm: human }\n  \
+         c: { match: { http: GET /c }, destructive: true, effect: { class: read } }\n  \
+         d: { match: { http: GET /d }, destructive: true, confirm: none, effect: { class: read } }\n  \
+         e: { match: { http: GET /e }, confirm: none }\n");
+    let snapshot = compiled.snapshot.unwrap();
+    let found = |id: &str| {
+        let operation = &served(&snapshot, id).operation;
+        (operation.class, operation.confirm)
+    };
+    assert_eq!(found("a"), (Class::Irreversible, Level::Challenge));
+    assert_eq!(found("b"), (Class::Irreversible, Level::Human));
+    assert_eq!(found("c"), (Class::Irreversible, Level::Human));
+    assert_eq!(found("d"), (Class::Read, Level::None));
+    assert_eq!(found("e"), (Class::Read, Level::None));
+}
+
+#[test]
 fn j_5_a_read_with_an_inverse_is_an_error_and_no_read() {
     let text = "version: 1\noperations:\n\
         \x20 a: { match: { tool: a }, effect: { class: read, inverse: { operation: b } } }\n\
@@ -643,6 +676,65 @@ fn a_call_that_exchanges_its_arguments_undoes_itself() {
             compiled.diagnostics.iter().any(|found| found.code == "effect/operation_self");
         assert!(is_found, "{arguments}");
     }
+}
+
+#[test]
+fn an_update_takes_itself_back_with_what_was_there_before() {
+    let with = |value: &str| {
+        one(&format!(
+            "version: 1\noperations:\n  get: {{ match: {{ http: \"GET /t/{{id}}\" }} }}\n  \
+             put: {{ match: {{ http: \"PUT /t/{{id}}\" }}, before: {{ operation: get, arguments: {{ \
+             path.id: request.path.id }} }}, effect: {{ class: reversible, kind: update, inverse: {{ \
+             operation: put, arguments: {{ path.id: request.path.id, body.name: {value} }} }} }} }}\n"
+        ))
+    };
+    let whole = with("before.name");
+    assert!(!whole.has_errors(), "{}", whole.human());
+    assert!(with("request.body.name").has_errors());
+}
+
+#[test]
+fn an_operation_id_that_two_catalogs_have_names_none() {
+    let api = |path: &str| {
+        format!(
+            r#"{{"openapi":"3.1.0","info":{{}},"paths":{{"{path}":{{"post":{{"operationId":"b"}}}}}}}}"#
+        )
+    };
+    let text = "version: 1\ncatalog: { openapi: [c.json, d.json] }\noperations: { b: { match: { \
+                operation_id: b } } }\n";
+    let compiled = compile(vec![
+        ("a.yaml".to_owned(), text.to_owned()),
+        ("c.json".to_owned(), api("/c")),
+        ("d.json".to_owned(), api("/d")),
+    ]);
+    assert!(compiled.human().contains("more than one catalog has"), "{}", compiled.human());
+}
+
+#[test]
+fn findings_beyond_the_limit_are_counted() {
+    let mut text = String::from("version: 1\noperations:\n");
+    for count in 0..2_500 {
+        text.push_str(&format!(
+            "  a{count}: {{ match: {{ http: POST /a{count} }}, effect: {{ class: irreversible }} }}\n"
+        ));
+    }
+    let compiled = one(&text);
+    let last = compiled.diagnostics.last().unwrap();
+    assert_eq!(compiled.diagnostics.len(), 2_001);
+    assert_eq!(last.message, "500 more findings are not listed");
+    assert!(!compiled.has_errors());
+}
+
+#[test]
+fn undeclared_writes_are_asked_about_unless_a_file_says_otherwise() {
+    let undeclared = |defaults: &str| {
+        let text = "operations: { a: { match: { http: GET /a } } }";
+        snapshot(&format!("version: 1\ndefaults: {defaults}\n{text}\n")).undeclared()
+    };
+    assert_eq!(undeclared("{ irreversible: none }"), Undeclared::Confirm(Level::Challenge));
+    assert_eq!(undeclared("{ irreversible: caller }"), Undeclared::Confirm(Level::Caller));
+    let said = undeclared("{ irreversible: none, undeclared: none }");
+    assert_eq!(said, Undeclared::Confirm(Level::None));
 }
 
 #[test]
@@ -992,13 +1084,4 @@ fn a_catalogs_path_stays_below_the_policies() {
         assert!(compiled.snapshot.is_none());
         assert!(compiled.human().contains("not below the policy directory"), "{name}");
     }
-}
-
-#[test]
-fn a_pin_is_over_both_schemas_in_canonical_form() {
-    let digest = |text: &str| schema_digest(Doc::parse(text.to_owned()).unwrap().root());
-    let base = digest(r#"{"name":"a","inputSchema":{"type":"object","a":1}}"#);
-    assert_eq!(base, digest(r#"{"inputSchema": {"a": 1, "type": "object"}, "title": "x"}"#));
-    assert_ne!(base, digest(r#"{"inputSchema":{"type":"object","a":2}}"#));
-    assert_ne!(base, digest(r#"{"inputSchema":{"type":"object","a":1},"outputSchema":{}}"#));
 }

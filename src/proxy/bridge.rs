@@ -19,6 +19,7 @@ use super::{Edge, Voice};
 use crate::call::payload::{self, Body, CollectError};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
+use crate::contract::class::Class;
 use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::report::{MAX_HEADER, Report, header_of};
@@ -95,7 +96,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         };
         let principal = self.cx.shared.principal(&head);
         let clients = &self.cx.shared.mcp.clients;
-        // A second time only if the upstream has forgotten the session: nothing ran then.
+        // A second time only before anything was sent, or for a read: whoever says by a 404 that it has
+        // forgotten the session may have run the call all the same.
         for is_last in [false, true] {
             let in_use = session::client(&self.ask, &head, &principal, self.mcp_path()).await;
             let in_use = match in_use {
@@ -131,9 +133,11 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             let answered = self.pipeline.run(Box::new(call)).await;
             let is_forgotten = matches!(&answered, Ok(reply)
                 if client.session.is_some() && reply.response.status() == StatusCode::NOT_FOUND);
-            if is_forgotten && !is_last {
+            if is_forgotten {
                 clients.forget(&principal.credential, client);
-                continue;
+                if !is_last && matches!(&answered, Ok(reply) if reply.class == Class::Read) {
+                    continue;
+                }
             }
             let told = self.told(answered, &own_head, &principal, &id, permit, peer, began);
             return told.await;
@@ -172,7 +176,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         match root.get("stage").map(Value::as_bool) {
             None => {}
             Some(Some(stage)) => control.stage = control.stage || stage,
-            Some(None) => return Err(Refusal::InvalidMeta("stage is true or false")),
+            Some(None) => return Err(Refusal::CallBody("`stage` is neither true nor false")),
         }
         let arguments = match root.get("arguments") {
             None => "{}".to_owned(),
@@ -272,8 +276,18 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 let (parts, body) = response.into_parts();
                 let status = parts.status;
                 let answer = self.read_whole(head, principal, &parts, body, id).await;
-                reply.response = rest_answer(status, answer.as_ref());
-                reply.report = Some(report_of(answer.as_ref()));
+                // What cannot be read has its report in a header, as the pipeline gave it.
+                let kept = reply.report.take();
+                let kept = kept
+                    .or_else(|| parts.headers.get(&self.cx.shared.settings.report_header).cloned());
+                let report = report_of(answer.as_ref()).or(kept).unwrap_or_else(|| {
+                    Report { class: reply.class, ..Report::default() }.to_header(MAX_HEADER)
+                });
+                reply.response = match &answer {
+                    Some(answer) => rest_answer(status, answer),
+                    None => unread(status, reply.class, &report),
+                };
+                reply.report = Some(report);
                 Ok(reply)
             }
         };
@@ -282,27 +296,34 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
 }
 
 /// The report in an answer, as a header.
-fn report_of(answer: Option<&Answer>) -> HeaderValue {
+fn report_of(answer: Option<&Answer>) -> Option<HeaderValue> {
     let root = answer.and_then(Answer::doc).map(Doc::root);
     let result = root.and_then(|root| root.get("result")).and_then(|result| result.get("_meta"));
     let error = root.and_then(|root| root.get("error")).and_then(|error| error.get("data"));
     let report = result.or(error).and_then(|holder| holder.get("effect"));
-    match report {
-        Some(report) => header_of(report.raw(), MAX_HEADER),
-        None => Report::default().to_header(MAX_HEADER),
+    Some(header_of(report?.raw(), MAX_HEADER))
+}
+
+/// What is said of an answer that cannot be read: unknown, unless its report knows better.
+fn unread(status: StatusCode, class: Class, report: &HeaderValue) -> Response<Body> {
+    let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
+    let report = Doc::parse(report.as_bytes().to_vec());
+    let outcome = report.as_ref().ok().and_then(|report| report.root().get("outcome"));
+    let is_known = outcome.and_then(Value::as_str).is_some_and(|outcome| outcome != "unknown");
+    if class == Class::Read || is_known {
+        let text = "The upstream's answer could not be read.";
+        return error_response(status, "upstream_error", text);
     }
+    error_response(
+        status,
+        "outcome_unknown",
+        "The upstream's answer could not be read. What became of the write stands in the report: do \
+         not send it again before its entry is settled.",
+    )
 }
 
 /// The tool's data, or the error, with a status for its code.
-fn rest_answer(status: StatusCode, answer: Option<&Answer>) -> Response<Body> {
-    let Some(answer) = answer else {
-        let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
-        return error_response(
-            status,
-            "outcome_unknown",
-            "The upstream's answer could not be read. What became of a write stands in the report.",
-        );
-    };
+fn rest_answer(status: StatusCode, answer: &Answer) -> Response<Body> {
     let result = answer.result();
     match answer.kind() {
         AnswerKind::Result { is_error: false, .. } => json_response(data_of(answer)),

@@ -200,6 +200,14 @@ async fn connect_any(to: &Authority, deadline: Instant) -> Result<TcpStream, Not
         Host::Address(address) => vec![SocketAddr::new(*address, to.port)],
         Host::Name(name) => look_up(name, to.port, deadline).await?,
     };
+    connect_first(addresses, deadline).await
+}
+
+/// Connects to the first address that takes it. Nothing of a call is touched before one does.
+async fn connect_first(
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+) -> Result<TcpStream, NotSentReason> {
     let mut reason = NotSentReason::Dns;
     let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     for address in addresses {
@@ -336,5 +344,23 @@ mod tests {
             let got = text.parse::<Authority>().ok().map(|authority| authority.to_string());
             assert_eq!(got.as_deref(), right, "{text}");
         }
+    }
+    #[tokio::test]
+    async fn b4_an_address_that_refuses_is_passed_over_before_a_call_is_touched() {
+        let healthy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = healthy.local_addr().unwrap();
+        // Bound and not listened on: it refuses, and nobody else gets the port meanwhile.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let bad = closed.local_addr().unwrap();
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+
+        let stream = connect_first(vec![bad, bad, good], deadline).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good);
+        let (_accepted, from) = healthy.accept().await.unwrap();
+        assert_eq!(from, stream.local_addr().unwrap());
+
+        let refused = connect_first(vec![bad, bad], deadline).await;
+        assert!(matches!(refused, Err(NotSentReason::Connect)));
     }
 }

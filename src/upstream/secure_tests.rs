@@ -390,7 +390,7 @@ async fn raw_http2(socket: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn h_24_go_away_below_a_stream_proves_that_it_was_not_looked_at() {
+async fn b10_h_24_go_away_below_a_stream_proves_that_it_was_not_looked_at() {
     for code in [0, 1, 2, 11] {
         let server = listening(move |mut socket, number, server| async move {
             if number > 0 {
@@ -412,7 +412,7 @@ async fn h_24_go_away_below_a_stream_proves_that_it_was_not_looked_at() {
 }
 
 #[tokio::test]
-async fn h_24_a_stream_that_go_away_includes_is_lost_with_its_connection() {
+async fn b10_h_24_a_stream_that_go_away_includes_is_lost_with_its_connection() {
     for (last, code) in [(1, 0), (1, 2), (0x7fff_ffff, 0), (3, 11)] {
         let server = listening(move |mut socket, _, server| async move {
             raw_http2(&mut socket).await;

@@ -139,16 +139,12 @@ fn a_session_is_of_one_credential_and_is_made_anew_when_it_is_forgotten() {
     let upstream = upstream(false, true);
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
-    let call = |agent: &mut crate::support::Agent, bearer: &str, text: &str| {
-        let body = json!({"arguments": {"text": text}}).to_string();
-        agent.post("/call/create_note", &[("authorization", bearer)], &body)
+    let call = |agent: &mut crate::support::Agent, bearer: &str| {
+        agent.post("/call/read_note", &[("authorization", bearer)], "{}").status
     };
 
-    let statuses = [
-        call(&mut agent, "Bearer a", "1").status,
-        call(&mut agent, "Bearer a", "2").status,
-        call(&mut agent, "Bearer b", "3").status,
-    ];
+    let statuses =
+        [call(&mut agent, "Bearer a"), call(&mut agent, "Bearer a"), call(&mut agent, "Bearer b")];
 
     assert_eq!(statuses, [200, 200, 200]);
     let sent: Vec<_> =
@@ -159,7 +155,59 @@ fn a_session_is_of_one_credential_and_is_made_anew_when_it_is_forgotten() {
         .collect();
     let expected = [("Bearer a", "s0"), ("Bearer a", "s0"), ("Bearer a", "s1"), ("Bearer b", "s2")];
     assert_eq!(seen, expected);
-    sidecar.wait_entries(&[("accepted", ""), ("rejected", ""), ("accepted", ""), ("accepted", "")]);
+}
+
+#[test]
+fn a_write_is_not_sent_again_when_the_session_is_said_to_be_forgotten() {
+    let upstream = upstream(false, true);
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let mut call = |text: &str| {
+        agent.post("/call/create_note", &[], &json!({"arguments": {"text": text}}).to_string())
+    };
+    let dispatched =
+        || upstream.received().iter().filter(|r| r.text().contains("tools/call")).count();
+
+    assert_eq!(call("1").status, 200);
+    let forgotten = call("2");
+    assert_eq!((forgotten.status, dispatched()), (404, 2));
+    let report = forgotten.report();
+    assert_eq!((&report["class"], &report["outcome"]), (&json!("reversible"), &json!("rejected")));
+    assert!(!forgotten.text().contains("Nothing was sent"), "{}", forgotten.text());
+    assert_eq!((call("2").status, dispatched()), (200, 3), "in a new session");
+    let last = upstream.last();
+    assert_eq!(last.header("mcp-session-id"), Some("s1"));
+}
+
+#[test]
+fn a_write_that_was_sent_is_never_refused_after_a_404_that_has_an_answer() {
+    let upstream = Upstream::start(|received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = &message["id"];
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        match message["method"].as_str().unwrap() {
+            "server/discover" => Act::json(400, "{}"),
+            "initialize" => {
+                let headers = [("content-type", "application/json"), ("mcp-session-id", "s")];
+                Act::with(200, &headers, &answer(json!({"protocolVersion": "2025-06-18"})))
+            }
+            "tools/list" => Act::json(200, &answer(json!({"tools": [{"name": "create_note"}]}))),
+            "tools/call" => Act::json(404, &answer(json!({"content": []}))),
+            _ => Act::with(202, &[], ""),
+        }
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+
+    let answer = agent.post("/call/create_note", &[], r#"{"arguments":{"text":"x"}}"#);
+
+    let calls = upstream.received().iter().filter(|r| r.text().contains("tools/call")).count();
+    assert_eq!(calls, 1);
+    assert!(!answer.text().contains("Nothing was sent"), "{}", answer.text());
+    assert_eq!(answer.report()["refused"], Value::Null, "{}", answer.report());
+    assert_eq!(answer.report()["class"], "reversible");
+    assert!(answer.report()["entry"].is_string());
 }
 
 #[test]
@@ -354,4 +402,37 @@ fn a_session_of_ours_that_rests_is_ended_and_made_anew_for_the_next_call() {
     let second = sidecar.agent().post("/call/read_note", &headers, "{}");
 
     assert_eq!((first.status, second.status), (200, 200));
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_keeps_its_report() {
+    for (tool, class, code) in
+        [("create_note", "reversible", "outcome_unknown"), ("read_note", "read", "upstream_error")]
+    {
+        let upstream = Upstream::start(|received| {
+            let message: Value = serde_json::from_slice(&received.body).unwrap();
+            let id = &message["id"];
+            let answer =
+                |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+            match message["method"].as_str().unwrap() {
+                "server/discover" => Act::json(200, &answer(json!({}))),
+                "tools/list" => {
+                    let tools = [json!({"name": "create_note"}), json!({"name": "read_note"})];
+                    Act::json(200, &answer(json!({"tools": tools})))
+                }
+                _ => Act::json(200, &answer(json!({"content": [], "pad": "x".repeat(2 << 20)}))),
+            }
+        });
+        let sidecar = Sidecar::start(POLICY, &upstream);
+
+        let answer = sidecar.agent().post(&format!("/call/{tool}"), &[], "{}");
+
+        assert_eq!((answer.status, answer.code().as_str()), (502, code), "{tool}");
+        assert_eq!(answer.report()["class"], class);
+        assert_ne!(answer.report()["operation"], "_undeclared", "{}", answer.report());
+        if class != "read" {
+            assert_eq!(answer.report()["outcome"], "unknown");
+            assert!(answer.report()["entry"].is_string());
+        }
+    }
 }

@@ -300,3 +300,122 @@ fn another_weak_callers_open_entry_is_asked_about_and_shows_nothing() {
     assert_eq!(other.json()["error"]["details"].get("entry"), None);
     assert_eq!(first.answer("POST").status, 201);
 }
+
+#[test]
+fn b11_an_event_stream_passes_event_by_event_and_is_not_compressed() {
+    let (go, hold) = std::sync::mpsc::channel();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |_| {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        let hold = hold.lock().unwrap().take().expect("one call");
+        Act::Waits(format!("{head}data: 1\n\n").into_bytes(), hold, b"data: 2\n\n".to_vec())
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+
+    agent.send("GET", "/things/1", &[("accept-encoding", "gzip, br")], "");
+    let head = agent.head().unwrap();
+    assert_eq!((head.status, head.header("content-encoding")), (200, None));
+    assert_eq!(head.header("transfer-encoding"), Some("chunked"));
+    // The second event is not written before the first has been read here.
+    let first: String = (0..4).map(|_| agent.line().unwrap()).collect();
+    assert_eq!(first, "9\r\ndata: 1\n\n\r\n");
+    go.send(()).unwrap();
+    let second: String = (0..5).map(|_| agent.line().unwrap()).collect();
+    assert_eq!(second, "9\r\ndata: 2\n\n\r\n0\r\n");
+}
+
+const ORDERS: &str = r#"
+version: 1
+operations:
+  orders.complete:
+    match: { http: "POST /orders/{id}/complete" }
+    effect:
+      class: irreversible
+      kind: update
+      verification:
+        type: response_binding
+        config:
+          trust: gateway_observed_only
+          assertions:
+            - type: equals_literal
+              name: completed_by_this_call
+              actual: { source: response_body, pointer: /completed_by }
+              expected: agent
+    confirm: caller
+"#;
+
+#[test]
+fn f7_an_order_that_another_way_completed_is_contradicted_and_never_called_exactly_once() {
+    let upstream = Upstream::start(|_| Act::json(200, r#"{"completed_by":"webhook"}"#));
+    let sidecar = Sidecar::start(ORDERS, &upstream);
+
+    let answer = sidecar.agent().post("/orders/7/complete", &[CONFIRM], "{}");
+
+    let report = answer.report();
+    assert_eq!(report["outcome"], "accepted");
+    assert_eq!(report["verdict"], "contradicted");
+    assert_eq!(report["undo"], serde_json::Value::Null);
+    assert!(!answer.header("x-anvil-effect").unwrap().contains("once"));
+}
+
+const COMMENTS: &str = r#"
+version: 1
+operations:
+  comments.create:
+    match: { http: "POST /comments" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: comments.delete, arguments: { path.id: response.id } }
+  comments.delete:
+    match: { http: "DELETE /comments/{id}" }
+    effect: { class: irreversible, kind: delete }
+    confirm: challenge
+"#;
+
+#[test]
+fn j2_the_undo_is_judged_by_its_own_class_and_offers_no_undo_of_itself() {
+    let upstream = Upstream::start(|_| Act::json(200, r#"{"id":7}"#));
+    let sidecar = Sidecar::start(COMMENTS, &upstream);
+    let mut agent = sidecar.agent();
+    let undo = agent.post("/comments", &[], "{}").report()["undo"]["http"].clone();
+    let path = undo["path"].as_str().unwrap();
+
+    let asked = agent.call("DELETE", path, &[], "");
+    assert_eq!(asked.status, 428);
+    assert_eq!(upstream.count("DELETE"), 0);
+    let undone = agent.call("DELETE", path, &[("effect-confirm", &asked.token())], "");
+
+    assert_eq!(undone.status, 200);
+    assert_eq!(undone.report()["class"], "irreversible");
+    assert_eq!(undone.report()["undo"], serde_json::Value::Null);
+    sidecar.wait_entries(&[("undone", "undone"), ("accepted", "")]);
+}
+
+const REFS: &str = r#"
+version: 1
+operations:
+  refs.create:
+    match: { http: "POST /git/refs" }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: refs.delete, arguments: { path.branch: response.ref } }
+  refs.delete:
+    match: { http: "DELETE /git/refs/heads/{branch}" }
+    effect: { class: irreversible, kind: delete }
+"#;
+
+#[test]
+fn k4_a_name_that_the_inverse_writes_otherwise_makes_no_undo() {
+    let upstream = Upstream::start(|_| Act::json(201, r#"{"ref":"refs/heads/x"}"#));
+    let sidecar = Sidecar::start(REFS, &upstream);
+
+    let report = sidecar.agent().post("/git/refs", &[], r#"{"ref":"refs/heads/x"}"#).report();
+
+    assert_eq!(report["outcome"], "accepted");
+    assert_eq!(report["undo"], serde_json::Value::Null);
+    assert!(report["undo_unavailable"].as_str().unwrap().starts_with("path.branch"), "{report}");
+}

@@ -44,8 +44,11 @@ fn a_write_recorded_in_a_database_is_replayed_after_a_restart_and_shown_by_the_c
     assert_eq!(answer.status, 201, "{}", answer.text());
     let entry = answer.report()["entry"].as_str().unwrap().to_owned();
     assert_eq!(process.telemetry("/readyz").status, 200);
-    let (status, shown) = home.admin("GET", &format!("/api/v1/entries/{entry}"));
-    assert_eq!((status, shown["state"].as_str()), (200, Some("accepted")));
+    wait::until("the finish", || {
+        let (status, shown) = home.admin("GET", &format!("/api/v1/entries/{entry}"));
+        assert_eq!(status, 200);
+        (shown["state"] == "accepted").then_some(())
+    });
     process.signal(Signal::TERM);
     assert!(process.wait().success(), "{}", home.log());
 

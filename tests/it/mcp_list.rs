@@ -181,10 +181,7 @@ fn pinned(pin: &str) -> String {
 #[test]
 fn a_tool_that_is_not_as_it_was_pinned_is_irreversible() {
     let schema = r#"{"type":"object","properties":{"text":{"type":"string"}}}"#;
-    for (pin, is_kept) in [
-        (sha256(r#"{"properties":{"text":{"type":"string"}},"type":"object"}"#), true),
-        ("00".repeat(32), false),
-    ] {
+    for (pin, is_kept) in [(as_imported(schema), true), ("00".repeat(32), false)] {
         let upstream = Upstream::start(move |received| {
             let message: Value = serde_json::from_slice(&received.body).unwrap();
             let id = message["id"].clone();
@@ -217,9 +214,12 @@ fn a_tool_that_is_not_as_it_was_pinned_is_irreversible() {
     }
 }
 
-fn sha256(text: &str) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+/// The pin that `import` writes for the tool.
+fn as_imported(schema: &str) -> String {
+    let list = format!(r#"{{"tools":[{{"name":"create_note_2","inputSchema":{schema}}}]}}"#);
+    let skeleton = takeback::policy::import_tools("tools.json", list).unwrap().skeleton;
+    let (_, rest) = skeleton.split_once("schema_sha256: \"").unwrap();
+    rest.split_once('"').unwrap().0.to_owned()
 }
 
 #[test]

@@ -244,3 +244,78 @@ fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_
     let (code, text) = home.run(&["undo", "run", "--task", "x", "--through", "ftp://x"]);
     assert_eq!(code, Some(64), "{text}");
 }
+
+#[test]
+fn an_undo_whose_target_a_newer_policy_moved_is_not_made() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let task = ("effect-task", "moved");
+    assert_eq!(process.agent().post("/comments", &[task], r#"{"body":"b"}"#).status, 201);
+    settled(&home);
+    let plan = ["undo", "plan", "--task", "moved"];
+    assert_eq!(words(&json(&home, &plan).1, "standing"), [("comments.create", "available")]);
+
+    let moved = POLICY.replace("DELETE /comments/{id}", "DELETE /other/{id}");
+    assert_ne!(moved, POLICY);
+    let file = std::fs::read_dir(home.policies()).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(file, moved).unwrap();
+    let (status, told) = home.admin("POST", "/api/v1/reload");
+    assert_eq!(status, 200, "{told}");
+
+    let (_, lines) = json(&home, &plan);
+    assert_eq!(words(&lines, "standing"), [("comments.create", "unavailable")]);
+    let why = lines[0]["why"].as_str().unwrap();
+    assert!(why.contains("goes elsewhere"), "{why}");
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "moved", "--through", &through, "--yes"];
+    assert_eq!(words(&json(&home, &run).1, "result"), [("comments.create", "left")]);
+    assert_eq!(upstream.count("DELETE"), 0);
+}
+
+const TOOLS: &str = r#"
+version: 1
+operations:
+  notes.create:
+    match: { tool: create_note }
+    effect:
+      class: reversible
+      kind: create
+      inverse: { operation: notes.delete, arguments: { id: response.id } }
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+"#;
+
+#[test]
+fn c_12_a_write_that_a_tool_takes_back_is_planned_and_undone_with_its_numbers_as_they_were() {
+    let upstream = Upstream::start(|received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        let id = &message["id"];
+        let result = match message["method"].as_str().unwrap() {
+            "server/discover" => "{}",
+            "tools/list" => r#"{"tools":[{"name":"create_note"},{"name":"delete_note"}]}"#,
+            _ => r#"{"content":[],"structuredContent":{"id":184467440737095516160}}"#,
+        };
+        Act::json(200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
+    });
+    let home = Home::new(TOOLS, upstream.address);
+    let process = home.start();
+    let body = r#"{"arguments":{"text":"a"}}"#;
+    let made = process.agent().post("/call/create_note", &[("effect-task", "m")], body);
+    assert_eq!(made.status, 200, "{}", made.text());
+    settled(&home);
+
+    let (code, lines) = json(&home, &["undo", "plan", "--task", "m"]);
+    assert_eq!((code, words(&lines, "standing")), (Some(0), vec![("notes.create", "available")]));
+    let (code, text) = home.run(&["undo", "plan", "--task", "m"]);
+    assert!(code == Some(0) && text.contains("delete_note"), "{text}");
+    let through = format!("http://{}", process.data);
+    let (code, lines) =
+        json(&home, &["undo", "run", "--task", "m", "--through", &through, "--yes"]);
+
+    assert_eq!(code, Some(0), "{lines:?}");
+    assert_eq!(words(&lines, "result"), [("notes.create", "undone")]);
+    let sent = upstream.last().text();
+    assert!(sent.contains("delete_note") && sent.contains("184467440737095516160"), "{sent}");
+}

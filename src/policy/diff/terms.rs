@@ -3,11 +3,14 @@
 
 use std::fmt::Write as _;
 
+use crate::contract::assertion::{Assertion, Check};
 use crate::contract::class::IsError;
 use crate::contract::key::{Carrier, OnMismatch, Place, ReplayRule};
 use crate::contract::operation::{
-    Argument, Deadline, FollowUp, Lookup, Mapping, Operation, Timeouts,
+    Argument, Deadline, FollowUp, Lookup, Mapping, Operation, Timeouts, Trust, Verification,
 };
+use crate::contract::pointer::Pointer;
+use crate::contract::selector::Selector;
 use crate::contract::status::{MAX_STATUS, MIN_STATUS, Matcher, Statuses};
 
 use crate::policy::Served;
@@ -27,6 +30,17 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let mut add = |what, before, after, is_weaker| {
         terms.push(Term { what, before, after, is_weaker });
     };
+    let served = |served: &Served| {
+        if served.is_degraded() { "degraded, its contract has errors" } else { "as declared" }
+            .to_owned()
+    };
+    add("served", served(before), served(after), false);
+    // A read's kind goes with its class.
+    if old.class.is_write() == new.class.is_write() {
+        add("kind", old.kind.to_string(), new.kind.to_string(), false);
+    }
+    let destroys = |operation: &Operation| operation.destructive.to_string();
+    add("destructive", destroys(old), destroys(new), false);
     add("carrier", carrier(&old.carrier), carrier(&new.carrier), sends_again(old, new));
     add("inverse", follow_up(old.inverse.as_ref()), follow_up(new.inverse.as_ref()), false);
     add(
@@ -41,6 +55,22 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let ceilings = (before.ceiling.as_str(), after.ceiling.as_str());
     let proves_less = after.ceiling < before.ceiling;
     add("evidence", ceilings.0.to_owned(), ceilings.1.to_owned(), proves_less);
+    let (was, is) = (&old.verification, &new.verification);
+    let believes_more = trust(was) == Some(Trust::GatewayObservedOnly)
+        && trust(is) == Some(Trust::AllowConnectorAttested);
+    add("trust", trust_word(was), trust_word(is), believes_more);
+    let (was, is) = (checks(was), checks(is));
+    let asks_less = was.iter().any(|(name, _)| is.iter().all(|(other, _)| other != name));
+    let names = |checks: &[(String, String)]| listed(checks.iter().map(|(name, _)| name.clone()));
+    add("assertions", names(&was), names(&is), asks_less);
+    for (name, before) in &was {
+        let after = is.iter().find(|(other, _)| other == name);
+        if let Some((_, after)) = after.filter(|(_, after)| after != before) {
+            add("assertion", format!("{name}: {before}"), format!("{name}: {after}"), false);
+        }
+    }
+    let id = |operation: &Operation| operation.upstream_id.as_ref().map_or_else(none, selector);
+    add("upstream_id", id(old), id(new), false);
     // A read's lists are others: a read that failed changed nothing.
     if old.class.is_write() && new.class.is_write() {
         let accepted = |statuses: &Statuses| matchers(&statuses.accepted);
@@ -55,9 +85,15 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let (was, is) = (old.rejected_if.len(), new.rejected_if.len());
     add("rejected_if", counted(was, "assertion"), counted(is, "assertion"), was == 0 && is > 0);
     let pointers = |operation: &Operation| {
-        listed(operation.sensitive.iter().map(|pointer| pointer.as_str().to_owned()))
+        listed(operation.sensitive.iter().map(|pointer| match pointer.as_str() {
+            "" => "all of it".to_owned(),
+            pointer => pointer.to_owned(),
+        }))
     };
-    let shows = old.sensitive.iter().any(|pointer| !new.sensitive.contains(pointer));
+    let is_kept_back = |pointer: &Pointer| {
+        new.sensitive.iter().any(|above| pointer.tokens().starts_with(above.tokens()))
+    };
+    let shows = !old.sensitive.iter().all(is_kept_back);
     add("sensitive", pointers(old), pointers(new), shows);
     let headers = |operation: &Operation| {
         listed(operation.vary_on.iter().map(|name| name.as_str().to_owned()))
@@ -82,6 +118,71 @@ pub(super) fn all(before: &Served, after: &Served) -> Vec<Term> {
     let is_unpinned = before.schema_sha256.is_some() && after.schema_sha256.is_none();
     add("schema_sha256", pin(before), pin(after), is_unpinned);
     terms
+}
+
+fn trust(verification: &Verification) -> Option<Trust> {
+    match verification {
+        Verification::ResponseBinding { trust, .. } => Some(*trust),
+        Verification::None | Verification::Plan(_) => None,
+    }
+}
+
+fn trust_word(verification: &Verification) -> String {
+    trust(verification).map_or_else(none, |trust| {
+        match trust {
+            Trust::GatewayObservedOnly => "gateway_observed_only",
+            Trust::AllowConnectorAttested => "allow_connector_attested",
+        }
+        .to_owned()
+    })
+}
+
+/// Every assertion: its name, and what it checks.
+fn checks(verification: &Verification) -> Vec<(String, String)> {
+    let one = |stage: &str, assertion: &Assertion| {
+        (format!("{stage}{}", assertion.name), written(&assertion.check))
+    };
+    match verification {
+        Verification::None => Vec::new(),
+        Verification::ResponseBinding { assertions, .. } => {
+            assertions.iter().map(|assertion| one("", assertion)).collect()
+        }
+        Verification::Plan(plan) => plan
+            .stages
+            .iter()
+            .flat_map(|stage| {
+                let id = format!("{}.", stage.id);
+                stage.assertions.iter().map(move |assertion| one(&id, assertion))
+            })
+            .collect(),
+    }
+}
+
+fn written(check: &Check) -> String {
+    match check {
+        Check::EqualsLiteral { actual, expected } => {
+            format!("{} equals {}", selector(actual), expected.root().raw())
+        }
+        Check::EqualsRequest { actual, expected } => {
+            format!("{} equals the request's {}", selector(actual), expected.as_str())
+        }
+        Check::Exists(actual) => format!("{} exists", selector(actual)),
+        Check::Absent(actual) => format!("{} is absent", selector(actual)),
+        Check::OneOf { actual, allowed } => {
+            let allowed: Vec<&str> = allowed.iter().map(|one| one.root().raw()).collect();
+            format!("{} is one of {}", selector(actual), allowed.join(", "))
+        }
+    }
+}
+
+fn selector(selector: &Selector) -> String {
+    match selector {
+        Selector::HttpStatus => "http_status".to_owned(),
+        Selector::McpStructured(pointer) => format!("mcp_structured {}", pointer.as_str()),
+        Selector::RequestBody(pointer) => format!("request_body {}", pointer.as_str()),
+        Selector::ResponseBody(pointer) => format!("response_body {}", pointer.as_str()),
+        Selector::ResponseHeader(name) => format!("response_header {name}"),
+    }
 }
 
 fn none() -> String {
@@ -183,9 +284,14 @@ fn lookup(lookup: Option<&Lookup>) -> String {
     let Some(lookup) = lookup else { return none() };
     let settles = lookup.settle_ms.map(|ms| format!(", settles after {ms} ms"));
     format!(
-        "{}{}{}",
+        "{}{}{}{}{}",
         lookup.reference.operation,
         arguments(&lookup.arguments),
+        lookup.empty.as_ref().map(|path| format!(", empty at {path}")).unwrap_or_default(),
+        match lookup.matches.len() {
+            0 => String::new(),
+            count => format!(", matched by {}", counted(count, "assertion")),
+        },
         settles.unwrap_or_default()
     )
 }
