@@ -3,7 +3,7 @@
 //! Start (each step is named by `/startupz` while it lasts):
 //!
 //! 1. The telemetry listener, so that probes can say what the start waits for.
-//! 2. The ledger: its lock, its recovery.
+//! 2. The ledger: its lock, a look at the end of its chain, its recovery.
 //! 3. The policy; a first one that is bad is fatal, for nothing is served under no policy.
 //! 4. Every metric series, at 0.
 //! 5. The admin socket; then the data port, last: before it, agents are refused and never passed on.
@@ -208,7 +208,7 @@ pub fn start(config: Config, signals: Signals) -> Result<Running, AppError> {
     }
     let clock = Clock::system(newest_ms(&config.ledger));
     // The bucket lists are constants, and a test makes them.
-    let metrics = Metrics::new().map_err(|error| AppError::Runtime(io::Error::other(error)))?;
+    let metrics = Metrics::new();
     let health = Health::new(clock.clone());
     let tasks = Tasks::new();
 
@@ -445,6 +445,7 @@ fn build_on(
             },
             shared,
             ledger: config.ledger.clone(),
+            keys: config.ledger_keys.clone(),
             reconciling: tokio::sync::Mutex::new(()),
             policy: status,
             reloads,
@@ -524,7 +525,8 @@ fn settings(config: &Config) -> Settings {
     let limits = &config.limits;
     let timeouts = &config.timeouts;
     Settings {
-        report_header: config.report_header.clone(),
+        // Once for each process.
+        report_header: Box::leak(Box::new(config.report_header.clone())),
         mode: config.mode,
         limits: Limits {
             request_body_bytes: limits.request_body_bytes,

@@ -362,8 +362,14 @@ struct VerifyArgs {
     /// The keys of the chain: one to a line, the one in use first
     #[arg(long, value_name = "FILE")]
     ledger_mac_key_file: Option<String>,
+    /// Say that what does not fit is known, so that writes are taken again; asks the running sidecar
+    #[arg(long, requires = "why", conflicts_with = "heads")]
+    acknowledge: bool,
+    /// Your reason; it stands in the chain
+    #[arg(long, value_name = "TEXT", requires = "acknowledge")]
+    why: Option<String>,
     #[command(flatten)]
-    place: PlaceArgs,
+    socket: SocketArgs,
     /// How the answer is written
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -399,6 +405,7 @@ const VERIFY_EXAMPLES: &str = "\
 Examples:
   takeback ledger verify --ledger-mac-key-file /etc/takeback/ledger-keys
   takeback ledger verify --head 4f0c...:1042
+  takeback ledger verify --acknowledge --why \"restored from the backup of Sunday, see INC-7\"
 
 Ends with 0 if the chain is whole, with 65 if a row does not fit or a head is missing, with 78 if a key is.";
 
@@ -464,8 +471,8 @@ struct ProveArgs {
     /// Only this fault; may be given several times
     #[arg(long = "fault", value_name = "NAME")]
     faults: Vec<String>,
-    /// The ledger to prove it on [default: a file of its own]
-    #[arg(long, value_name = "FILE")]
+    /// The ledger to prove it on, a file or postgres://... [default: a file of its own]
+    #[arg(long, value_name = "LEDGER")]
     ledger: Option<String>,
     /// How the rows are written
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -477,6 +484,7 @@ Examples:
   takeback prove
   takeback prove --writes 10000
   takeback prove --fault answer-lost --fault proxy-killed --format json
+  takeback prove --fault database-killed --ledger postgres://takeback@localhost/proof
 
 A gateway that counts effects, a sidecar as a process of its own, and agents that repeat what they got no
 answer to; nothing outside this machine is called. Ends with 0 if every row holds, else with 1.";
@@ -673,11 +681,15 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             remote::redact(&socket, &args.entry, &args.pointers, &args.why, args.format)
         }
         Command::Ledger(LedgerCommand::Verify(args)) => {
+            if let Some(why) = args.why {
+                return remote::acknowledge(&socket(args.socket)?, &why, args.format);
+            }
             let mut flags = Vec::new();
-            flags.extend(args.place.ledger.map(|ledger| ("ledger", "--ledger", ledger)));
+            let place = args.socket.place;
+            flags.extend(place.ledger.map(|ledger| ("ledger", "--ledger", ledger)));
             let keys = "ledger_mac_key_file";
             flags.extend(args.ledger_mac_key_file.map(|f| (keys, "--ledger-mac-key-file", f)));
-            let sources = sources(flags, args.place.config)?;
+            let sources = sources(flags, place.config)?;
             let keys = ledger_keys(sources.clone()).map_err(misconfigured)?;
             let place = Places::load(sources).map_err(misconfigured)?.ledger;
             let asked = verify::Verify { heads: &args.heads, format: args.format };

@@ -84,7 +84,7 @@ pub struct Arrival {
     /// The request; its body has not been read.
     pub request: Request<Incoming>,
     /// Who sent it.
-    pub peer: Peer,
+    pub peer: Arc<Peer>,
 }
 
 /// The other end of a connection.

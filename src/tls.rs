@@ -21,11 +21,13 @@ mod server;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use client::{ClientFiles, ClientTls, ServerNameError};
 pub use files::TlsError;
 pub use peer::{San, subject};
 pub use server::{ServerFiles, ServerTls};
+pub use wire::Wire;
 
 use std::sync::Arc;
 

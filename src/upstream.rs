@@ -10,9 +10,9 @@
 //! [`Protocol`] says how it is spoken to: plain HTTP/1.1; TLS, with HTTP/2 if the upstream takes it
 //! and HTTP/1.1 else; or plain HTTP/2 by prior knowledge.
 //!
-//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs no task
-//! and no allocation per call: a `Link` is one box that moves from the idle list into the answer's
-//! body and back, with its timer. A link returns to the list only when its answer was read to the
+//! The pool belongs to one worker thread ([`Upstream`] is made once per worker). It costs a call no
+//! task, and one allocation for what waits for the answer: a `Link` is one box that moves from the
+//! idle list into the answer's body and back, with its timer. A link returns to the list only when its answer was read to the
 //! end and hyper says at that moment that it is ready for another request. So half-read answers,
 //! answers that came before their request was written, and connections with bytes nobody asked for
 //! are closed instead (H-20q). The idle limit (3 s) is below what servers use, which keeps the race
@@ -33,7 +33,7 @@ mod signal;
 mod tests;
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -45,6 +45,7 @@ use http::uri::{Authority as UriAuthority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, Sleep};
 
 use crate::call::payload::Body;
@@ -225,82 +226,80 @@ impl Upstream {
     pub fn send<'a>(
         &'a self,
         mut request: Request<Body>,
-        clocks: &'a Clocks,
+        clocks: &Clocks,
     ) -> impl Future<Output = Sent> + Send + use<'a> {
         frame(&mut request);
-        // Captured rather than passed on: an `async fn` keeps its arguments twice, and this is large.
-        let mut unsent = Some(request);
+        let times = Times::new(Instant::now(), clocks);
+        // Not `async`: a request is large, and a future would keep it until its end.
+        let begun = match self.pool.at_hand(times.began) {
+            Some(link) => Begun::Trial(self.trial(link, request, times.began, &times)),
+            None => Begun::Search(Box::pin(self.search(request, times, 0, NotSentReason::Closed))),
+        };
         async move {
-            let began = Instant::now();
-            let total = clocks.total.map(|total| began + total);
-            let connect_by = earlier(began + clocks.connect, total);
-            let mut reason = NotSentReason::Closed;
-            for attempt in 0..ATTEMPTS {
-                let checkout = self.pool.checkout(connect_by, began, attempt == 0);
-                let (mut link, now) = match checkout.await {
-                    Ok(ready) => ready,
-                    Err(reason) => return Sent::NotSent(reason),
-                };
-                let mut again = None;
-                // Formed where it lies: what was borrowed after it is taken out keeps its room.
-                if let Some(request) = &mut unsent {
-                    match &link.way {
-                        Way::Own { .. } => into_http1(request),
-                        Way::Shared { .. } => {
-                            into_http2(request, self.pool.protocol());
-                            again = copy(request);
-                        }
-                    }
-                }
-                let Some(request) = unsent.take() else { break };
-                let head_by = earlier(now + clocks.head, total);
-                let answered = {
-                    let Link { way, timer, .. } = &mut *link;
-                    timer.as_mut().reset(head_by);
-                    match way {
-                        Way::Own { sender, wire } => {
-                            let mut sending = pin!(sender.try_send_request(request));
-                            let answer = |cx: &mut Context<'_>| {
-                                wire.poll(cx, |cx| sending.as_mut().poll(cx))
-                            };
-                            until(timer.as_mut(), answer).await
-                        }
-                        Way::Shared { sender, .. } => {
-                            // Boxed: a call over HTTP/1.1 has no room for it.
-                            let mut sending = Box::pin(sender.try_send_request(request));
-                            until(timer.as_mut(), |cx| sending.as_mut().poll(cx)).await
-                        }
-                    }
-                };
-                match answered {
-                    // Leaving by the timer drops the link, which closes the connection, or resets
-                    // the stream: an answer that comes late can reach nobody (case B3).
-                    None if total == Some(head_by) => return Sent::Lost(LostReason::TotalTimeout),
-                    None => return Sent::Lost(LostReason::HeadTimeout),
-                    Some(Ok(answer)) => return received(link, answer, clocks.idle, total),
-                    Some(Err(_)) if link.refusal.has_come() => {
-                        return Sent::NotSent(NotSentReason::Tls);
-                    }
-                    Some(Err(mut error)) => match error.take_message() {
-                        Some(message) => {
-                            reason = NotSentReason::Closed;
-                            unsent = Some(message);
-                        }
-                        None if !was_never_processed(error.error()) => {
-                            return Sent::Lost(lost_reason(error.error()));
-                        }
-                        None => {
-                            let Some(again) = again else {
-                                return Sent::NotSent(NotSentReason::Refused);
-                            };
-                            reason = NotSentReason::Refused;
-                            unsent = Some(*again);
-                        }
-                    },
+            let trial = match begun {
+                Begun::Search(search) => return search.await,
+                Begun::Trial(trial) => trial,
+            };
+            match trial.outcome(&times).await {
+                Outcome::Known(sent) => sent,
+                Outcome::Again(request, reason) => {
+                    Box::pin(self.search(*request, times, 1, reason)).await
                 }
             }
-            Sent::NotSent(reason)
         }
+    }
+
+    /// Sends on connections that are yet to be found; `tried` attempts were made before, of which the
+    /// last ended as `reason` says.
+    async fn search(
+        &self,
+        request: Request<Body>,
+        times: Times,
+        tried: usize,
+        mut reason: NotSentReason,
+    ) -> Sent {
+        let mut unsent = request;
+        for attempt in tried..ATTEMPTS {
+            let connect_by = times.connect_by();
+            let checkout = self.pool.checkout(connect_by, times.began, attempt == 0);
+            let (link, now) = match checkout.await {
+                Ok(ready) => ready,
+                Err(reason) => return Sent::NotSent(reason),
+            };
+            match self.trial(link, unsent, now, &times).outcome(&times).await {
+                Outcome::Known(sent) => return sent,
+                Outcome::Again(request, why) => {
+                    unsent = *request;
+                    reason = why;
+                }
+            }
+        }
+        Sent::NotSent(reason)
+    }
+
+    /// Gives a request to a connection.
+    fn trial(
+        &self,
+        mut link: Box<Link>,
+        mut request: Request<Body>,
+        now: Instant,
+        times: &Times,
+    ) -> Trial {
+        let head_by = earlier(now + times.clocks.head, times.total());
+        link.timer.as_mut().reset(head_by);
+        let mut again = None;
+        let sending: Pin<Box<Answering>> = match &mut link.way {
+            Way::Own { sender, .. } => {
+                into_http1(&mut request);
+                Box::pin(sender.try_send_request(request))
+            }
+            Way::Shared { sender, .. } => {
+                into_http2(&mut request, self.pool.protocol());
+                again = copy(&request);
+                Box::pin(sender.try_send_request(request))
+            }
+        };
+        Trial { link, sending, again, head_by }
     }
 
     /// How many connections there are.
@@ -311,6 +310,86 @@ impl Upstream {
     /// Closes the idle connections and keeps no more: for the end of a drain.
     pub fn close(&self) {
         self.pool.close();
+    }
+}
+
+/// The clocks of one call, and when they began.
+#[derive(Clone, Copy)]
+struct Times {
+    began: Instant,
+    clocks: Clocks,
+}
+
+impl Times {
+    fn new(began: Instant, clocks: &Clocks) -> Self {
+        Self { began, clocks: *clocks }
+    }
+
+    fn total(&self) -> Option<Instant> {
+        self.clocks.total.map(|total| self.began + total)
+    }
+
+    fn connect_by(&self) -> Instant {
+        earlier(self.began + self.clocks.connect, self.total())
+    }
+}
+
+/// A call, from its first step on.
+enum Begun<F> {
+    /// Boxed: a call that finds an idle connection has no room for the search of one.
+    Search(Pin<Box<F>>),
+    Trial(Trial),
+}
+
+type Answering =
+    dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Body>>>> + Send;
+
+/// A request that was given to a connection.
+struct Trial {
+    link: Box<Link>,
+    sending: Pin<Box<Answering>>,
+    /// To be sent again, where the upstream says that it did not look at it.
+    again: Option<Box<Request<Body>>>,
+    head_by: Instant,
+}
+
+/// What came of a trial.
+enum Outcome {
+    /// Nothing was sent, for this reason; the request may be tried again.
+    Again(Box<Request<Body>>, NotSentReason),
+    Known(Sent),
+}
+
+impl Trial {
+    async fn outcome(self, times: &Times) -> Outcome {
+        let Self { mut link, mut sending, again, head_by } = self;
+        let answered = {
+            let Link { way, timer, .. } = &mut *link;
+            let answer = |cx: &mut Context<'_>| match way {
+                Way::Own { wire, .. } => wire.poll(cx, |cx| sending.as_mut().poll(cx)),
+                Way::Shared { .. } => sending.as_mut().poll(cx),
+            };
+            until(timer.as_mut(), answer).await
+        };
+        let total = times.total();
+        Outcome::Known(match answered {
+            // Leaving by the timer drops the link, which closes the connection, or resets
+            // the stream: an answer that comes late can reach nobody (case B3).
+            None if total == Some(head_by) => Sent::Lost(LostReason::TotalTimeout),
+            None => Sent::Lost(LostReason::HeadTimeout),
+            Some(Ok(answer)) => received(link, answer, times.clocks.idle, total),
+            Some(Err(_)) if link.refusal.has_come() => Sent::NotSent(NotSentReason::Tls),
+            Some(Err(mut error)) => match error.take_message() {
+                Some(message) => return Outcome::Again(Box::new(message), NotSentReason::Closed),
+                None if !was_never_processed(error.error()) => {
+                    Sent::Lost(lost_reason(error.error()))
+                }
+                None => match again {
+                    Some(again) => return Outcome::Again(again, NotSentReason::Refused),
+                    None => Sent::NotSent(NotSentReason::Refused),
+                },
+            },
+        })
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `POST /api/v1/entries/{id}/settle` `{"outcome", "why"}` | records a person's decision about an unknown entry |
 //! | `POST /api/v1/entries/{id}/redact` `{"pointers", "why"}` | takes parts out of what an entry holds of its call |
 //! | `POST /api/v1/entries/{id}/undone` `{"by"}` | records that another principal's call took an entry back |
+//! | `POST /api/v1/ledger/acknowledge` `{"why"}` | records that a person knows of what does not fit in the chain |
 //! | `GET /api/v1/undo?task=` | what taking a task back would be |
 //! | `POST /api/v1/reconcile` | looks up each unknown entry once |
 //! | `GET /api/v1/policy` | the policy in force, what of it is degraded, and newer files that are rejected |
@@ -28,6 +29,7 @@ pub mod auth;
 pub mod client;
 pub mod entries;
 pub mod health;
+mod integrity;
 pub mod listen;
 pub mod policy;
 pub mod receipt;
@@ -52,7 +54,7 @@ use crate::contract::json::{Doc, Kind, write_string};
 use crate::contract::key::{EntryId, OperationId};
 use crate::http::reply::problem_json;
 use crate::ledger::{
-    Filter, LedgerError, MAX_POINTERS, OpenError, Part, Place, ReadOnly, State as EntryState,
+    Filter, Keys, LedgerError, MAX_POINTERS, OpenError, Part, Place, ReadOnly, State as EntryState,
 };
 use crate::pipeline::Shared;
 use crate::pipeline::fetch::Fetch;
@@ -81,6 +83,8 @@ pub struct Admin {
     pub fetch: Fetch,
     /// Where the ledger is, for reading beside its writer.
     pub ledger: Place,
+    /// The keys of its chain.
+    pub keys: Keys,
     /// One run of lookups at a time: two would ask everything twice.
     pub reconciling: Mutex<()>,
     /// What is known of the policy's files.
@@ -104,6 +108,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/api/v1/entries/{id}/redact", post(redact))
         .route("/api/v1/entries/{id}/settle", post(settle))
         .route("/api/v1/entries/{id}/undone", post(undo::undone))
+        .route("/api/v1/ledger/acknowledge", post(integrity::acknowledge))
         .route("/api/v1/undo", get(undo::planned))
         .route("/api/v1/reconcile", post(reconcile))
         .route("/api/v1/policy", get(policy::show))

@@ -18,7 +18,7 @@ use super::entries::time;
 use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
-use crate::ledger::{Filter, ReadOnly};
+use crate::ledger::{Filter, LedgerError, ReadOnly};
 use crate::pipeline::reconcile::is_gone;
 use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
 
@@ -140,29 +140,62 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
             // One that is gone by now was not there when the plan was made.
             shown.extend(ledger.show(record.prior.entry)?);
         }
-        // Newer writes of the task are taken back first, and the calls that do it are no obstacles.
-        let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
-        let mut later = HashMap::new();
-        for entry in &own {
-            if let Some(by) = ledger.superseded(*entry, &own)? {
-                later.insert(*entry, by);
-            }
-        }
-        Ok((shown, later))
+        Ok(shown)
     };
-    let (mut shown, later) = read(admin, reading).await?;
+    let mut shown = read(admin, reading).await?;
     let truncated = shown.len() > MAX_ENTRIES;
     shown.truncate(MAX_ENTRIES);
+    let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
     let live = admin.shared.policies.load();
     let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
-    for planned in planned.iter_mut().filter(|planned| planned.standing == Standing::Available) {
-        if let Some(by) = later.get(&planned.record.prior.entry) {
-            planned.supersede(format!("entry {by} came after it"));
+    let standings: Vec<(EntryId, Standing)> =
+        planned.iter().map(|planned| (planned.record.prior.entry, planned.standing)).collect();
+    let obstacles = read(admin, move |ledger| obstacles(ledger, own, &standings)).await?;
+    for planned in &mut planned {
+        let entry = planned.record.prior.entry;
+        match obstacles.get(&entry) {
+            None => {}
+            Some(by) if by.as_bytes() > entry.as_bytes() => {
+                planned.supersede(format!("entry {by} came after it"));
+            }
+            Some(by) => planned.supersede(format!(
+                "entry {by} was under way when it began, and what it put in the other's place is not known"
+            )),
         }
     }
     // Dropping what is not looked up in time leaves it as the ledger knows it.
     let _in_time = tokio::time::timeout(LOOKS, look(admin, &mut planned)).await;
     Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
+}
+
+/// What stands in the way of the undo of each entry of a task, newest first. Newer writes of the task are
+/// taken back before, and the calls that do it are no obstacles; those that are not taken back are.
+fn obstacles(
+    ledger: &ReadOnly,
+    own: HashSet<EntryId>,
+    standings: &[(EntryId, Standing)],
+) -> Result<HashMap<EntryId, EntryId>, LedgerError> {
+    let mut beside = own;
+    let mut obstacles = HashMap::new();
+    for (entry, standing) in standings {
+        match standing {
+            Standing::Available => {
+                if let Some(by) = ledger.superseded(*entry, &beside)? {
+                    obstacles.insert(*entry, by);
+                    beside.remove(entry);
+                }
+            }
+            Standing::Undone => {}
+            Standing::Expired
+            | Standing::Superseded
+            | Standing::Unavailable
+            | Standing::UnderWay
+            | Standing::Unknown => {
+                beside.remove(entry);
+            }
+        }
+    }
+    Ok(obstacles)
 }
 
 #[derive(Serialize)]

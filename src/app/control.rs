@@ -37,7 +37,7 @@ const HEAD_EVERY: u32 = 12;
 /// SIGXFSZ, on every architecture that Linux has but MIPS and PA-RISC.
 const FILE_TOO_LARGE: std::ffi::c_int = 25;
 
-/// How often the ledger is asked whether it takes rows, and gauges and histograms are brought up.
+/// How often the ledger is asked whether it takes rows, and gauges are brought up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// How long agents whose writes are cut have to take the answer that says so; at most a quarter of the
@@ -336,7 +336,6 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
     let mut ticked = 0_u32;
     loop {
         ticks.tick().await;
-        shared.metrics.upkeep();
         // Detached, and not of the runtime's pool: a volume that hangs must not keep the process.
         let metrics = shared.metrics.clone();
         let sampler = std::thread::Builder::new().name("sample".to_owned());
@@ -379,6 +378,9 @@ async fn upkeep(shared: Arc<Shared>, health: Health) {
                 .ledger_chain_length
                 .set(f64::from(u32::try_from(head.length).unwrap_or(u32::MAX)));
         }
+        let integrity = shared.ledger.integrity();
+        common.ledger_chain_broken.set(f64::from(u8::from(integrity.flaw.is_some())));
+        common.ledger_chain_verified.set(integrity.verified_ms.map_or(0.0, seconds));
         if ticked.is_multiple_of(HEAD_EVERY) {
             log_head(&shared.ledger, &mut logged);
         }

@@ -12,6 +12,7 @@ use tower::Service as _;
 use crate::admin::health::Pulse;
 use crate::admit::Places;
 use crate::mcp::Methods;
+use crate::metrics;
 use crate::pipeline::Shared;
 use crate::pipeline::settle::rearm;
 use crate::proxy::{Context, stack};
@@ -50,6 +51,7 @@ impl Worker {
         let (closing, closed) = oneshot::channel();
         let thread =
             std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                metrics::enter(index);
                 runtime.block_on(self.run(index, closing));
                 // Dropping the runtime drops what is left of the writes: each finishes its entry as unknown.
                 drop(runtime);
@@ -64,7 +66,7 @@ impl Worker {
         let cx = Context {
             shared,
             upstream: upstream.clone(),
-            places: self.places,
+            places: self.places.apart(),
             mcp_paths: self.mcp_paths,
             methods: self.methods,
             draining: self.draining,

@@ -5,19 +5,19 @@
 
 pub mod digest;
 pub mod payload;
+pub mod place;
 pub mod refusal;
 pub mod spans;
 pub mod trace;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 use crate::contract::class::Mode;
 use crate::contract::key::Key;
-use metrics::Gauge;
 use payload::Body;
+pub use place::Permit;
 use refusal::Refusal;
 use spans::CallSpan;
 
@@ -147,48 +147,6 @@ pub struct Call {
     pub permit: Permit,
 }
 
-/// A place in the in-flight limit: given back when the last of its clones is dropped, which is at the
-/// end of the answer's body and of a write's task, whichever is later (pitfall P6).
-#[derive(Clone, Debug)]
-pub struct Permit(Arc<Place>);
-
-#[derive(Debug)]
-struct Place {
-    free: Arc<AtomicUsize>,
-    gauge: OnceLock<Gauge>,
-}
-
-impl Permit {
-    /// Takes one of the places that are free; none, if none is. Nobody waits for a place, so a count
-    /// is all that is shared.
-    pub fn take(free: &Arc<AtomicUsize>) -> Option<Self> {
-        let order = Ordering::Relaxed;
-        free.fetch_update(order, order, |free| free.checked_sub(1)).ok()?;
-        Some(Self(Arc::new(Place { free: Arc::clone(free), gauge: OnceLock::new() })))
-    }
-
-    /// Counts the call in a gauge until its end; the first gauge stays.
-    pub fn count_in(&self, gauge: &Gauge) {
-        let mut is_first = false;
-        self.0.gauge.get_or_init(|| {
-            is_first = true;
-            gauge.clone()
-        });
-        if is_first {
-            gauge.increment(1.0);
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(gauge) = self.gauge.get() {
-            gauge.decrement(1.0);
-        }
-        self.free.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// What a call is about, and its body.
 #[derive(Debug)]
 pub enum Payload {
@@ -196,6 +154,16 @@ pub enum Payload {
     Http(Body),
     /// An MCP `tools/call`, read whole.
     Mcp(Box<crate::mcp::request::ToolCall>),
+}
+
+impl Payload {
+    /// The request's body, as it came.
+    pub fn into_body(self) -> Body {
+        match self {
+            Self::Http(body) => body,
+            Self::Mcp(call) => Body::full(call.message().body().clone()),
+        }
+    }
 }
 
 /// Which transport a call came in on.

@@ -90,12 +90,19 @@ type EndHook = Box<dyn FnOnce(End) + Send + Sync>;
 
 /// The body of a request or an answer.
 pub struct Body {
-    /// Bytes that come before what `kind` gives.
-    prefix: Bytes,
     kind: Kind,
-    idle: Option<IdleClock>,
     on_end: Option<EndHook>,
     trailers: Trailers,
+    /// Boxed: few bodies have it, and all are moved from hand to hand.
+    extra: Option<Box<Extra>>,
+}
+
+/// What few bodies have.
+#[derive(Default)]
+struct Extra {
+    /// Bytes that come before what `kind` gives.
+    prefix: Bytes,
+    idle: Option<IdleClock>,
 }
 
 enum Kind {
@@ -117,7 +124,7 @@ pub enum Trailers {
     /// They are passed on.
     Pass,
     /// They are passed on without what the function takes out, which is given this name.
-    Sifted(fn(&mut HeaderMap, &HeaderName), HeaderName),
+    Sifted(fn(&mut HeaderMap, &HeaderName), &'static HeaderName),
 }
 
 impl Body {
@@ -158,20 +165,29 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { prefix: Bytes::new(), kind, idle: None, on_end: None, trailers: Trailers::Pass }
+        Self { kind, on_end: None, trailers: Trailers::Pass, extra: None }
     }
 
     /// The same body after these bytes, which count for neither clock.
     fn after(mut self, prefix: Bytes) -> Self {
-        debug_assert!(self.prefix.is_empty(), "a body has one prefix");
-        self.prefix = prefix;
+        debug_assert!(!self.has_prefix(), "a body has one prefix");
+        self.extra.get_or_insert_default().prefix = prefix;
         self
+    }
+
+    fn has_prefix(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| !extra.prefix.is_empty())
+    }
+
+    fn idle(&mut self) -> Option<&mut IdleClock> {
+        self.extra.as_mut()?.idle.as_mut()
     }
 
     /// Fails with [`BodyError::Idle`] when a reader waits longer than this for the next frame. Time
     /// in which nobody asks for a frame does not count: a slow reader is not a stalled sender.
     pub fn with_idle(mut self, limit: Duration) -> Self {
-        self.idle = Some(IdleClock { limit, timer: None, is_waiting: false });
+        let clock = IdleClock { limit, timer: None, is_waiting: false };
+        self.extra.get_or_insert_default().idle = Some(clock);
         self
     }
 
@@ -216,8 +232,11 @@ impl Body {
     /// The same bytes again, without what is done at the end; `None` unless all of them are in memory.
     pub fn copy(&self) -> Option<Self> {
         match &self.kind {
-            Kind::Empty => Some(Self::full(self.prefix.clone())),
-            Kind::Full(bytes) if self.prefix.is_empty() => Some(Self::full(bytes.clone())),
+            Kind::Empty => {
+                let prefix = self.extra.as_ref().map(|extra| extra.prefix.clone());
+                Some(Self::full(prefix.unwrap_or_default()))
+            }
+            Kind::Full(bytes) if !self.has_prefix() => Some(Self::full(bytes.clone())),
             Kind::Full(_)
             | Kind::Channel(_)
             | Kind::Failed(_)
@@ -289,7 +308,9 @@ impl Body {
     }
 
     fn end(&mut self, end: End) {
-        self.idle = None;
+        if let Some(extra) = &mut self.extra {
+            extra.idle = None;
+        }
         if let Some(hook) = self.on_end.take() {
             hook(end);
         }
@@ -325,8 +346,10 @@ impl http_body::Body for Body {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let this = self.get_mut();
-        if !this.prefix.is_empty() {
-            let prefix = std::mem::take(&mut this.prefix);
+        if let Some(extra) = &mut this.extra
+            && !extra.prefix.is_empty()
+        {
+            let prefix = std::mem::take(&mut extra.prefix);
             if this.is_kind_ended() {
                 this.finish();
             }
@@ -334,7 +357,7 @@ impl http_body::Body for Body {
         }
         match this.poll_kind(cx) {
             Poll::Pending => {
-                let is_expired = this.idle.as_mut().is_some_and(|idle| idle.poll_expired(cx));
+                let is_expired = this.idle().is_some_and(|idle| idle.poll_expired(cx));
                 if is_expired { this.fail(BodyError::Idle) } else { Poll::Pending }
             }
             Poll::Ready(None) => {
@@ -343,7 +366,7 @@ impl http_body::Body for Body {
             }
             Poll::Ready(Some(Err(error))) => this.fail(error),
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(idle) = &mut this.idle {
+                if let Some(idle) = this.idle() {
                     idle.is_waiting = false;
                 }
                 // Trailers come last, so there is no need to ask for another frame.
@@ -370,11 +393,11 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.prefix.is_empty() && self.is_kind_ended()
+        !self.has_prefix() && self.is_kind_ended()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let prefix = length(&self.prefix);
+        let prefix = self.extra.as_ref().map_or(0, |extra| length(&extra.prefix));
         let rest = self.kind_hint();
         if prefix == 0 {
             return rest;

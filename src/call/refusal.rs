@@ -163,7 +163,7 @@ pub enum Refusal {
     Framing(&'static str),
     /// `Host` is missing, doubled, or not the target's.
     Host(&'static str),
-    /// The same call is being made.
+    /// The same call is under way: it is being made, or waits for what it asked for.
     InFlight(EntryId),
     /// A member of `_meta` that is ours is malformed.
     InvalidMeta(&'static str),
@@ -555,8 +555,9 @@ impl Refusal {
             Self::Framing(what) => format!("The message's framing is refused: {what}."),
             Self::Host(what) => format!("The request names its host badly: {what}."),
             Self::InFlight(entry) => format!(
-                "The same call is being made (entry {entry}). Wait for its answer, or send the \
-                 same call with the same key again to get it."
+                "The same call is under way (entry {entry}). Wait for its answer or, if it asked \
+                 for input or is a task, go on with that; the same call with the same key gets \
+                 what it was answered."
             ),
             Self::InvalidJson(fault) => format!("The body cannot be read as JSON: {fault}."),
             Self::InvalidKey(fault) => format!("{fault}."),
@@ -765,7 +766,7 @@ impl Challenge {
             None => {
                 let _infallible = write!(
                     text,
-                    "{} is {}: it must be confirmed first.",
+                    "{} is {}: it must be confirmed first, as this proxy's policy says.",
                     self.operation, self.class
                 );
             }

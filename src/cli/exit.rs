@@ -139,7 +139,7 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
         {
             (
                 IO,
-                "make room on the ledger's volume; a running sidecar goes on with reads, a start cannot",
+                "make room on the ledger's volume; reads are served without it by a sidecar that has a ledger",
             )
         }
         OpenError::Sql(error)

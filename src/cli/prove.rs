@@ -92,6 +92,7 @@ pub(super) fn faults(names: &[String]) -> Result<Vec<Fault>, Failure> {
 
 fn unproved(error: ProveError) -> Failure {
     let code = match &error {
+        ProveError::Database => exit::USAGE,
         ProveError::Folder(_) => exit::CANNOT_CREATE,
         ProveError::Gateway(_) | ProveError::Process(_) => exit::SYSTEM,
         ProveError::Silent { .. } => exit::UNAVAILABLE,

@@ -71,6 +71,32 @@ pub(super) fn redact(
     Ok(exit::OK)
 }
 
+/// Has the sidecar record that what is wrong with its ledger's chain is known.
+pub(super) fn acknowledge(socket: &Path, why: &str, format: Format) -> Result<u8, Failure> {
+    let why = why.trim();
+    if why.is_empty() || why.chars().count() > MAX_WHY {
+        let message = format!("--why says why, in 1 to {MAX_WHY} characters");
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    let body = json!({ "why": why }).to_string();
+    let answer = request(socket, "/api/v1/ledger/acknowledge", Some(body))?;
+    if format == Format::Json {
+        out::print(&answer.to_string())?;
+        return Ok(exit::OK);
+    }
+    for broken in answer.get("breaks").and_then(Value::as_array).into_iter().flatten() {
+        let text = |name: &str| broken.get(name).and_then(Value::as_str);
+        let row = broken.get("row").and_then(Value::as_i64).unwrap_or_default();
+        let entry = text("entry").map_or(String::new(), |entry| format!(" of entry {entry}"));
+        out::print(&format!("row {row}{entry}: {}", text("why").unwrap_or_default()))?;
+    }
+    if answer.get("outdated").and_then(Value::as_bool) == Some(true) {
+        out::print("the ledger lacks what was written here last")?;
+    }
+    out::print("acknowledged: writes are taken again")?;
+    Ok(exit::OK)
+}
+
 /// How often unknown entries are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Runs {

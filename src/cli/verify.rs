@@ -11,7 +11,8 @@ use super::Format;
 use super::exit::{self, Failure, with_help};
 use super::ledger::{json, open, unreadable};
 use super::out;
-use crate::ledger::{Broken, Head, KeyId, Keys, Place, Verified};
+use crate::admin::entries::time;
+use crate::ledger::{Acknowledged, Broken, Flaw, Head, KeyId, Keys, Place, Verified};
 
 /// What `ledger verify` is asked.
 #[derive(Clone, Debug)]
@@ -38,6 +39,20 @@ struct Found {
     missing_heads: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_bad: Option<Bad>,
+    /// What does not fit, or is not there, and was acknowledged by a person.
+    acknowledged: Vec<Known>,
+}
+
+#[derive(Debug, Serialize)]
+struct Known {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken: Option<Bad>,
+    /// A head that was written here, and that the ledger lacked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_head: Option<String>,
+    who: String,
+    why: String,
+    at: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,13 +140,27 @@ fn document(found: &Result<Verified, Broken>, code: u8) -> Found {
             })
             .collect(),
         missing_heads: verified.missing.iter().map(Head::to_string).collect(),
-        first_bad: found.as_ref().err().map(|broken| Bad {
-            chain: broken.chain,
-            row: broken.row,
-            entry: broken.entry.map(|entry| entry.to_string()),
-            why: broken.why.clone(),
-        }),
+        first_bad: found.as_ref().err().map(bad),
+        acknowledged: verified.acknowledged.iter().map(known).collect(),
     }
+}
+
+fn bad(broken: &Broken) -> Bad {
+    Bad {
+        chain: broken.chain,
+        row: broken.row,
+        entry: broken.entry.map(|entry| entry.to_string()),
+        why: broken.why.clone(),
+    }
+}
+
+fn known(acknowledged: &Acknowledged) -> Known {
+    let Acknowledged { what, who, why, at_ms } = acknowledged;
+    let (broken, lost_head) = match what {
+        Flaw::Broken(broken) => (Some(bad(broken)), None),
+        Flaw::Lost(head) => (None, Some(head.to_string())),
+    };
+    Known { broken, lost_head, who: who.clone(), why: why.clone(), at: time(*at_ms) }
 }
 
 fn text(verified: &Verified, keys: &Keys) -> String {
@@ -144,7 +173,12 @@ fn text(verified: &Verified, keys: &Keys) -> String {
         let (chain, head) = (state.chain, state.head);
         lines.push(format!("chain {chain}: {} rows, {key}, head {head}", head.length));
     }
-    let fit = if verified.missing.is_empty() && !is_weak(verified, keys) { "whole: " } else { "" };
+    let is_whole = verified.missing.is_empty() && !is_weak(verified, keys);
+    let fit = match (is_whole, verified.acknowledged.is_empty()) {
+        (true, true) => "whole: ",
+        (true, false) => "whole but for what was acknowledged: ",
+        (false, _) => "",
+    };
     lines.push(format!("{fit}{} rows fit", verified.rows));
     for (count, what) in [
         (verified.before, "rows are from before there was a chain: nothing protects them"),
@@ -154,6 +188,14 @@ fn text(verified: &Verified, keys: &Keys) -> String {
         if count > 0 {
             lines.push(format!("{count} {what}"));
         }
+    }
+    for Acknowledged { what, who, why, at_ms } in &verified.acknowledged {
+        let what = match what {
+            Flaw::Broken(broken) => format!("broken at {broken}"),
+            Flaw::Lost(head) => format!("rows behind the head {head} are lost"),
+        };
+        let (at, why) = (time(*at_ms), out::clean(why));
+        lines.push(format!("{what}\n  acknowledged by {who} at {at}: {why}"));
     }
     if !keys.is_keyed() {
         lines.push(

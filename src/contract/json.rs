@@ -482,6 +482,9 @@ impl Edits {
     ///
     /// Call it once per object: two calls on one object may place two members at one position.
     pub fn members(&mut self, object: Value<'_>, remove: &[&str], set: &[(&str, &str)]) {
+        if set.is_empty() && remove.is_empty() {
+            return;
+        }
         let members: Vec<Member<'_>> = object.members().collect();
         let inner = object.span();
         let mut kept_end = None;
@@ -643,6 +646,29 @@ fn hex4(characters: &mut std::str::Chars<'_>) -> u32 {
         unit = (unit << 4) | digit;
     }
     unit
+}
+
+/// How many bytes come before a quote, a backslash or a control character.
+fn plain(bytes: &[u8]) -> usize {
+    // Eight at a time: most of a call is text. A byte's high bit is set where subtraction takes from it,
+    // which tells what is less; of several the lowest is right, and that is the first.
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = EACH * 0x80;
+    let less = |word: u64, than: u64| word.wrapping_sub(EACH * than) & !word;
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut at = 0_usize;
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        let quote = less(word ^ (EACH * 0x22), 1);
+        let backslash = less(word ^ (EACH * 0x5c), 1);
+        if (quote | backslash | less(word, 0x20)) & HIGH != 0 {
+            break;
+        }
+        at = at.saturating_add(8);
+    }
+    let rest = bytes.get(at..).unwrap_or_default();
+    let is_end = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
+    at.saturating_add(rest.iter().position(is_end).unwrap_or(rest.len()))
 }
 
 struct Reader<'a> {
@@ -812,9 +838,7 @@ impl<'a> Reader<'a> {
                 }
                 Some(0x20..) => {
                     let rest = self.bytes.get(self.at..).unwrap_or_default();
-                    let is_end = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
-                    let plain = rest.iter().position(is_end).unwrap_or(rest.len());
-                    self.at = self.at.saturating_add(plain);
+                    self.at = self.at.saturating_add(plain(rest));
                 }
                 Some(_) | None => return Err(self.fault(Fault::Syntax)),
             }
@@ -1157,6 +1181,26 @@ mod tests {
                     .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
             ]
         })
+    }
+
+    proptest! {
+        /// Bytes near the ones that end a plain run, and those whose high bit is set.
+        #[test]
+        fn a_plain_run_ends_where_a_look_at_each_byte_says(
+            bytes in proptest::collection::vec(
+                prop_oneof![
+                    4 => Just(b'a'),
+                    1 => any::<u8>(),
+                    1 => prop_oneof![Just(b'!'), Just(b'"'), Just(b'#'), Just(b'['), Just(b'\\')],
+                    1 => prop_oneof![Just(0x1f), Just(0x20), Just(0x7f), Just(0x80), Just(0xa2)],
+                ],
+                0..64,
+            ),
+        ) {
+            let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
+            let naive = bytes.iter().position(is_end).unwrap_or(bytes.len());
+            prop_assert_eq!(plain(&bytes), naive);
+        }
     }
 
     proptest! {

@@ -132,6 +132,15 @@ pub fn is_json(essence: &str) -> bool {
             .is_some_and(|suffix| suffix.eq_ignore_ascii_case(json))
 }
 
+/// Whether a text that is to be JSON breaks off inside a value, or before one. A number at its end
+/// may have been longer, which nothing tells.
+pub fn is_cut_json(text: &[u8]) -> bool {
+    let read = |text: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(text);
+    let Err(error) = read(text) else { return false };
+    // Inside a number it would have gone on with a digit.
+    error.is_eof() || read(&[text, b"0"].concat()).map_or_else(|error| error.is_eof(), |_| true)
+}
+
 fn has_utf8_charset(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let parameters = value.unwrap_or_default().split(';').skip(1);
@@ -430,6 +439,32 @@ mod tests {
     fn text(doc: &RequestDoc, path: &str) -> Option<String> {
         let scope = Scope { before: None, request: doc.request(), response: None, key: None };
         Path::parse(path).unwrap().resolve(&scope).map(|found| found.to_json().into_owned())
+    }
+
+    #[test]
+    fn json_that_breaks_off_is_told_from_json_that_is_whole_and_from_no_json() {
+        let whole = r#"{"a":[1,"x\u00e9é",{"b":null}],"c":-1.5e3} "#;
+        for end in 0..whole.len() {
+            let is_whole = whole.as_bytes()[..end].ends_with(b"}") && end + 1 >= whole.len();
+            assert_eq!(is_cut_json(&whole.as_bytes()[..end]), !is_whole, "{end}");
+        }
+        for (text, is_cut) in [
+            (whole, false),
+            ("", true),
+            (" \n", true),
+            ("tru", true),
+            ("\"a", true),
+            ("12", false),
+            ("-", true),
+            ("[1e", true),
+            ("ok", false),
+            ("done", false),
+            ("<html>", false),
+            ("{}\n{}", false),
+            ("{} {", false),
+        ] {
+            assert_eq!(is_cut_json(text.as_bytes()), is_cut, "{text}");
+        }
     }
 
     #[test]

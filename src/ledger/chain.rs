@@ -25,12 +25,18 @@
 //! is a row of the chain itself, so that none passes for it.
 //!
 //! What ends a chain cannot be missed from inside it: rows cut off at the end are found only by a
-//! [head](Head) that was kept elsewhere. The sidecar writes it to its log.
+//! [head](Head) that was kept elsewhere. The sidecar writes it to its log, and a file's writer keeps it
+//! beside the file, so that an older copy is noticed at the start.
+//!
+//! What does not fit at the end of a chain when it is opened refuses begins, and nothing else, until a
+//! person [acknowledges](breaks) it.
 //!
 //! Not covered, because it is no history: whether an answer was delivered, and when an entry is next
 //! looked at.
 
+pub(super) mod breaks;
 mod keys;
+pub(super) mod line;
 pub(super) mod row;
 pub(super) mod verify;
 
@@ -39,8 +45,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::OpenError;
 
+pub use breaks::{Acknowledged, Broken, Flaw};
 pub use keys::{KeyId, Keys, KeysError};
-pub use verify::{Broken, ChainState, Verified};
+pub use verify::{ChainState, Verified};
 
 pub(super) use keys::MacKey;
 use row::{Content, First, Row};

@@ -23,10 +23,10 @@ use crate::contract::key::EntryId;
 
 use super::embedded::{Coming, Known};
 use super::{
-    Begin, Begun, Finish, Finished, Head, Health, LedgerError, Look, Note, Part, Priors, Reason,
-    Settled, Stats, Stored,
+    Begin, Begun, Broken, Finish, Finished, Head, Health, Integrity, LedgerError, Look, Note, Part,
+    Priors, Reason, Settled, Stats, Stored,
 };
-use command::{Command, Home, Inbox, Redact, Reply, Settle, TookBack, Write};
+use command::{Acknowledge, Command, Home, Inbox, Redact, Reply, Settle, TookBack, Write};
 
 /// How many commands that somebody waits for may be queued: above the calls in flight at once.
 pub(super) const QUEUE: usize = 1024;
@@ -113,6 +113,21 @@ impl Desk {
         let settle = Settle { entry, outcome, who: who.to_owned(), why: why.to_owned(), now_ms };
         self.ask(|reply, turn| Command::Write(Write::Settle(Box::new(settle), reply), Some(turn)))
             .await
+    }
+
+    pub(super) async fn acknowledge(
+        &self,
+        breaks: Vec<Broken>,
+        who: &str,
+        why: &str,
+        now_ms: i64,
+    ) -> Result<(), LedgerError> {
+        let (who, why) = (who.to_owned(), why.to_owned());
+        let word = Acknowledge { breaks, who, why, now_ms };
+        self.ask(|reply, turn| {
+            Command::Write(Write::Acknowledge(Box::new(word), reply), Some(turn))
+        })
+        .await
     }
 
     pub(super) async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
@@ -271,6 +286,7 @@ pub(super) struct Shared {
     pending_bytes: AtomicUsize,
     /// Where the chain ends, as far as it is on disk.
     head: Mutex<Option<Head>>,
+    integrity: ArcSwap<Integrity>,
     #[cfg(test)]
     pub(super) faults: super::tests::Faults,
 }
@@ -291,6 +307,7 @@ impl Shared {
             pending: AtomicUsize::new(0),
             pending_bytes: AtomicUsize::new(0),
             head: Mutex::new(None),
+            integrity: ArcSwap::from_pointee(Integrity::default()),
             #[cfg(test)]
             faults: super::tests::Faults::default(),
         }
@@ -305,14 +322,25 @@ impl Shared {
     }
 
     pub(super) fn set_down(&self, down: Option<Reason>) {
-        let down = down.or(self.is_reserved().then_some(Reason::Full));
+        let down = down.or_else(|| self.refusal());
         if self.health().down != down {
             self.health.store(Arc::new(Health { down, since_ms: self.time() }));
         }
     }
 
-    pub(super) fn is_reserved(&self) -> bool {
-        self.is_reserved.load(Ordering::Relaxed)
+    /// Why begins are refused though the store takes writes.
+    pub(super) fn refusal(&self) -> Option<Reason> {
+        let is_reserved = self.is_reserved.load(Ordering::Relaxed);
+        self.integrity.load().flaw.or(is_reserved.then_some(Reason::Full))
+    }
+
+    pub(super) fn integrity(&self) -> Integrity {
+        **self.integrity.load()
+    }
+
+    pub(super) fn set_integrity(&self, integrity: Integrity) {
+        self.integrity.store(Arc::new(integrity));
+        self.set_down(None);
     }
 
     pub(super) fn set_reserved(&self, is_reserved: bool) {

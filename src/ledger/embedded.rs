@@ -5,11 +5,12 @@
 //! the [finder] the index for keys and digests, [the file](mod@file) what makes a path into a
 //! ledger.
 
-mod ahead;
+pub(in crate::ledger) mod ahead;
 pub(in crate::ledger) mod file;
 mod finder;
 mod known;
 mod later;
+mod newest;
 mod read;
 mod rows;
 mod store;
@@ -18,6 +19,7 @@ mod writer;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -25,8 +27,9 @@ use std::time::Duration;
 use super::chain;
 use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
-use super::{Counts, Keys, LedgerError, Pending, Reason, Record};
+use super::{Counts, Head, Integrity, Keys, LedgerError, Pending, Reason, Record};
 use crate::contract::key::EntryId;
+use file::Identity;
 use store::Store;
 use writer::{Batch, Retry, Writer};
 
@@ -136,6 +139,82 @@ impl From<Failure> for OpenError {
     }
 }
 
+/// What opening the file gave.
+struct Opening {
+    sealing_key: [u8; 32],
+    identity: Identity,
+    known: Arc<Known>,
+    page_bytes: u64,
+    /// `None`: its volume has no room, and it is taken up when there is some.
+    store: Option<Store>,
+    taken: Option<TakenUp>,
+}
+
+/// What taking up a ledger found.
+struct TakenUp {
+    integrity: Integrity,
+    /// What was written last here and is not in it.
+    lost: Option<Head>,
+    /// Entries that were begun when their process died.
+    unknown: u64,
+}
+
+impl Opening {
+    fn take(path: &Path, options: &Options, lock: &File, now_ms: i64) -> Result<Self, OpenError> {
+        let (conn, identity) = file::open(path, options)?;
+        let sealing_key = file::secret(&conn, "sealing_key")?;
+        let page_bytes = file::page_bytes(&conn)?;
+        let known = Arc::new(Known::new(file::secret(&conn, "finder_key")?));
+        let mut store = Store::new(conn, &options.keys, chain::seed()?, Arc::clone(&known))?;
+        let taken = Some(TakenUp::of(&mut store, &identity, options, lock, now_ms)?);
+        Ok(Self { sealing_key, identity, known, page_bytes, store: Some(store), taken })
+    }
+
+    /// Without writing anything. `error` is why not.
+    fn put_off(path: &Path, error: OpenError) -> Result<Self, OpenError> {
+        // One that cannot be read as it is cannot be taken up.
+        let Ok(opening) = Self::peek(path) else { return Err(error) };
+        tracing::error!(
+            %error,
+            "the ledger's volume is full: reads are served, and writes are refused until there is room"
+        );
+        Ok(opening)
+    }
+
+    fn peek(path: &Path) -> Result<Self, OpenError> {
+        let (conn, identity) = file::peek(path)?;
+        Ok(Self {
+            sealing_key: file::secret(&conn, "sealing_key")?,
+            identity,
+            // Filled by the store that takes it up; until then nothing is called new.
+            known: Arc::new(Known::new(file::secret(&conn, "finder_key")?)),
+            page_bytes: file::page_bytes(&conn)?,
+            store: None,
+            taken: None,
+        })
+    }
+}
+
+impl TakenUp {
+    /// Looks at the end of the chain, goes on with it, and makes what is begun unknown.
+    fn of(
+        store: &mut Store,
+        identity: &Identity,
+        options: &Options,
+        lock: &File,
+        now_ms: i64,
+    ) -> rusqlite::Result<Self> {
+        let tail = verify::tail(store.conn(), &options.keys, &identity.store())?;
+        let lost = newest::lost(lock, store.conn(), &identity.store())?;
+        let integrity = tail.integrity(lost.as_ref(), now_ms);
+        store.conn().execute_batch("BEGIN IMMEDIATE")?;
+        store.begin_chain(&identity.store(), now_ms)?;
+        let unknown = store.recover(now_ms)?;
+        store.conn().execute_batch("COMMIT")?;
+        Ok(Self { integrity, lost, unknown })
+    }
+}
+
 /// A handle to an open ledger file. Clones share it; when the last one goes, what is queued is
 /// written and the file is let go.
 #[derive(Clone)]
@@ -166,6 +245,9 @@ impl Embedded {
     /// file with 0600. Takes the lock `<path>.lock`, checks the file within bounds, makes every
     /// entry that it finds begun unknown, and starts the writer's thread. Blocks; for the start.
     ///
+    /// A ledger that was there before and whose volume has no room is opened all the same: it is down, as
+    /// one whose volume fills while it is in use, until there is room.
+    ///
     /// # Errors
     ///
     /// See [`OpenError`].
@@ -179,36 +261,47 @@ impl Embedded {
         file::check_lost(path)?;
         let lock = file::lock(path)?;
         let claimed = path.exists().then(|| file::claim(path)).transpose()?;
-        let (conn, identity) = file::open(path, &options)?;
+        let opening = match Opening::take(path, &options, &lock, now_ms) {
+            // What is made by half would be taken for one that was lost.
+            Err(error) if claimed.is_none() => {
+                file::unmake(path);
+                return Err(error);
+            }
+            // What was there before serves reads, and takes writes when there is room.
+            Err(error) if claimed.is_some() && file::is_full(&error, path) => {
+                Opening::put_off(path, error)?
+            }
+            taken => taken?,
+        };
         let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
-        let sealing_key = file::secret(&conn, "sealing_key")?;
-        let mut store = Store::new(conn, &options.keys, chain::seed()?, None)?;
-        if let Err(broken) = verify::tail(store.conn(), &options.keys, &identity.store())? {
-            return Err(OpenError::Damaged(broken.to_string()));
-        }
-        store.conn().execute_batch("BEGIN IMMEDIATE")?;
-        store.begin_chain(&identity.store(), now_ms)?;
-        let recovered = Recovered { unknown: store.recover(now_ms)? };
-        store.conn().execute_batch("COMMIT")?;
-
+        let Opening { sealing_key, identity, known, page_bytes, store, taken } = opening;
+        let recovered = Recovered { unknown: taken.as_ref().map_or(0, |taken| taken.unknown) };
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
-        shared.set_head(store.head());
-        let known = Arc::clone(store.known());
+        match (&taken, &store) {
+            (Some(taken), Some(store)) => {
+                shared.set_head(store.head());
+                shared.set_integrity(taken.integrity);
+            }
+            _ => shared.set_down(Some(Reason::Full)),
+        }
         let prune_at = options.retention.map(|_| writer::now());
         // Bounded by `turns` and `PENDING`; the channel itself need not block anybody.
         let (commands, queue) = mpsc::channel();
-        let writer = Writer {
+        let mut writer = Writer {
             path: path.to_owned(),
             options,
             shared: Arc::clone(&shared),
             known: Arc::clone(&known),
             commands: queue,
-            durable_seq: store.newest_seq(),
-            page_bytes: file::page_bytes(store.conn())?,
-            store: Some(store),
+            durable_seq: store.as_ref().map_or(0, Store::newest_seq),
+            is_taken_up: taken.is_some(),
+            page_bytes,
+            store,
             identity,
             log_bytes: file::log_bytes(path),
             is_log_short: Some(false),
+            file_bytes: file::length(path),
+            newest: newest::Newest::new(taken.and_then(|taken| taken.lost)),
             is_over_cap: false,
             lock,
             claim,
@@ -219,6 +312,7 @@ impl Embedded {
             dirt: 0,
             commits: 0,
         };
+        writer.remember(newest::When::Now);
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.run())

@@ -19,6 +19,17 @@ pub struct Stats {
     pub pending: u64,
 }
 
+/// What is known of the chain over the history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Integrity {
+    /// Why begins are refused until somebody acknowledges it: [`Reason::Broken`] or
+    /// [`Reason::Outdated`].
+    pub flaw: Option<Reason>,
+    /// When the end of the chain last verified, or what does not was acknowledged; milliseconds since
+    /// 1970. `None`: not since it was opened, since a key was missing.
+    pub verified_ms: Option<i64>,
+}
+
 /// Whether the store takes writes. Cheap to read; no lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
@@ -38,6 +49,12 @@ impl Health {
 /// Why the store takes no writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
+    /// The end of the chain over its history does not verify, and nobody acknowledged it.
+    #[error(
+        "its history is not what was written: `takeback ledger verify` says where, and with \
+         --acknowledge --why it is used on"
+    )]
+    Broken,
     /// The ledger was closed.
     #[error("it is closed")]
     Closed,
@@ -57,6 +74,12 @@ pub enum Reason {
     /// Another program holds a write lock on the file.
     #[error("another program holds a lock on its file")]
     Locked,
+    /// It does not hold what was written here last, and nobody acknowledged it.
+    #[error(
+        "it is an older copy, or another ledger, than was written here last: put the newest back, or \
+         acknowledge it with `takeback ledger verify --acknowledge --why`"
+    )]
+    Outdated,
     /// The path holds a file that is not this ledger, or an older copy of it.
     #[error("its file was replaced")]
     Replaced,
@@ -78,6 +101,7 @@ impl Reason {
     /// The name in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Broken => "broken",
             Self::Closed => "closed",
             Self::Corrupt => "corrupt",
             Self::Failed => "failed",
@@ -85,6 +109,7 @@ impl Reason {
             Self::Io => "io",
             Self::Lease => "lease",
             Self::Locked => "locked",
+            Self::Outdated => "outdated",
             Self::Removed => "removed",
             Self::Replaced => "replaced",
             Self::Stalled => "stalled",

@@ -38,7 +38,7 @@ use crate::contract::key::EntryId;
 
 use desk::Desk;
 
-pub use chain::{Broken, ChainState, Head, KeyId, Keys, KeysError, Verified};
+pub use chain::{Acknowledged, Broken, ChainState, Flaw, Head, KeyId, Keys, KeysError, Verified};
 pub use command::{
     Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
     MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Removed,
@@ -46,8 +46,8 @@ pub use command::{
 };
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
-pub use health::{Health, Reason, Stats};
-pub use place::{Address, AddressError, Place};
+pub use health::{Health, Integrity, Reason, Stats};
+pub use place::{Address, AddressError, Endpoint, Place};
 pub use postgres::Postgres;
 pub use read::ReadOnly;
 pub use record::{Counts, Filter, FinishRecord, Pending, Record, Shown, Step, Stored, Tally};
@@ -348,6 +348,37 @@ impl Ledger {
     /// no link. To be kept elsewhere: see [`Head`].
     pub fn head(&self) -> Option<Head> {
         self.desk().head()
+    }
+
+    /// What is known of the chain over the history. Its end is verified when the ledger is opened; a
+    /// flaw refuses begins until it is [acknowledged](Self::acknowledge).
+    pub fn integrity(&self) -> Integrity {
+        self.desk().shared.integrity()
+    }
+
+    /// Records that a person knows of these breaks, which [`ReadOnly::breaks`] found, and of an older
+    /// copy that was put back, and takes begins again; durable when it returns. `who` and `why` stand in
+    /// the chain.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Refused`] if there are more than a person can have looked at, and
+    /// [`LedgerError::Unavailable`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take it back once it is queued.
+    pub async fn acknowledge(
+        &self,
+        breaks: Vec<Broken>,
+        who: &str,
+        why: &str,
+        now_ms: i64,
+    ) -> Result<(), LedgerError> {
+        if breaks.len() > chain::breaks::MAX_ACKNOWLEDGED {
+            return Err(LedgerError::Refused);
+        }
+        self.desk().acknowledge(breaks, who, why, now_ms).await
     }
 
     /// What it counted since it was opened.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
@@ -184,10 +184,46 @@ impl Address {
         self.roots.as_deref()
     }
 
+    /// Where its server listens, if that is one place on this machine and is spoken to in plain text.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        let [host] = self.config.get_hosts() else { return None };
+        if self.is_encrypted() || !self.config.get_hostaddrs().is_empty() {
+            return None;
+        }
+        let port = self.config.get_ports().first().copied().unwrap_or(PORT);
+        Some(match host {
+            Host::Tcp(name) => Endpoint::Tcp(name.clone(), port),
+            Host::Unix(folder) => Endpoint::Unix(folder.join(format!(".s.PGSQL.{port}"))),
+        })
+    }
+
+    /// The same database as a client finds it behind a Unix socket in `folder`, and the password, which
+    /// is not in the URL.
+    pub fn behind(&self, folder: &Path) -> (String, Option<Vec<u8>>) {
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let user = self.config.get_user().map(|user| encoded(user) + "@").unwrap_or_default();
+        let name = self.config.get_dbname().map(encoded).unwrap_or_default();
+        let host = encoded(&folder.display().to_string());
+        let url = format!("postgres://{user}/{name}?host={host}&port={PORT}");
+        (url, self.config.get_password().map(<[u8]>::to_vec))
+    }
+
     /// Whether connections are made by TLS.
     pub fn is_encrypted(&self) -> bool {
         self.config.get_ssl_mode() != SslMode::Disable
     }
+}
+
+/// The port of a server, if its address does not say.
+const PORT: u16 = 5432;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A host and its port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
 }
 
 fn is_local(host: &Host) -> bool {
@@ -262,6 +298,35 @@ mod tests {
             let mode = Address::parse(url, None).map(|a| a.config().get_ssl_mode());
             assert_eq!(mode, expected, "{url}");
         }
+    }
+
+    #[test]
+    fn a_server_on_this_machine_has_a_place_and_can_be_found_behind_another() {
+        let table = [
+            ("postgres://u@127.0.0.1:5433/l", Some(Endpoint::Tcp("127.0.0.1".to_owned(), 5433))),
+            ("postgres://u@localhost/l", Some(Endpoint::Tcp("localhost".to_owned(), 5432))),
+            (
+                "postgres://u@/l?host=/run/pg&port=5433",
+                Some(Endpoint::Unix(PathBuf::from("/run/pg/.s.PGSQL.5433"))),
+            ),
+            ("postgres://u@localhost/l?sslmode=require", None),
+            ("postgres://u@db.example/l", None),
+            ("postgres://u@localhost,127.0.0.1/l", None),
+        ];
+        for (url, expected) in table {
+            assert_eq!(Address::parse(url, None).unwrap().endpoint(), expected, "{url}");
+        }
+
+        let address = Address::parse("postgres://a%40b:s3cret@localhost/l", None).unwrap();
+        let (url, password) = address.behind(Path::new("/tmp/a b"));
+        assert_eq!(password.as_deref(), Some(&b"s3cret"[..]));
+        let behind = Address::parse(&url, None).unwrap();
+        let endpoint = Endpoint::Unix(PathBuf::from("/tmp/a b/.s.PGSQL.5432"));
+        assert_eq!(behind.endpoint(), Some(endpoint));
+        assert_eq!(
+            (behind.config.get_user(), behind.config.get_dbname()),
+            (Some("a@b"), Some("l"))
+        );
     }
 
     #[test]

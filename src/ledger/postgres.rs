@@ -49,6 +49,7 @@ mod schema;
 mod session;
 mod sql;
 mod verify;
+mod word;
 mod writer;
 
 use std::fmt;
@@ -205,6 +206,7 @@ async fn open(
     let lease_ms = lease.as_secs_f64() * 1000.0;
     let owner = owner::enter(&session, Uuid::nil(), lease_ms, now_ms).await?;
     let keys = options.keys;
+    let tail = verify::tail(&session, &keys, &store).await?;
     let mut chained = Chained::begin(&session, owner, &keys, &store, now_ms).await?;
     let mut unknown = owner::bury(&session, owner, &mut chained, now_ms).await;
     while let Err(Fault::Met) = unknown {
@@ -213,6 +215,7 @@ async fn open(
     let recovered = Recovered { unknown: unknown? };
     let shared = Arc::new(Shared::new(sealing_key, now_ms));
     shared.set_head(chained.head());
+    shared.set_integrity(tail.integrity(None, now_ms));
     let writer = Writer {
         connector: connector.clone(),
         shared,

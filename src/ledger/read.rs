@@ -121,6 +121,19 @@ impl ReadOnly {
         }
     }
 
+    /// As [`verify`](Self::verify), all that does not fit and that nobody acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the store does not read. The answer holds the row from which on
+    /// nothing can be said, because a key is missing or too much does not fit.
+    pub fn breaks(&self, keys: &Keys) -> Result<Result<Vec<Broken>, Broken>, LedgerError> {
+        match &self.store {
+            Store::File(reader) => reader.breaks(keys),
+            Store::Postgres(reader) => reader.breaks(keys),
+        }
+    }
+
     /// Open entries by state.
     ///
     /// # Errors

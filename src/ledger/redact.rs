@@ -17,7 +17,7 @@
 //! Pure; the stores read the rows, write what is left, and note it in the history.
 
 use super::Removed;
-use super::chain::verify::Line;
+use super::chain::line::Line;
 use crate::contract::json::{Doc, Edits};
 use crate::contract::pointer::Pointer;
 
@@ -173,7 +173,7 @@ fn within_text(text: &mut Option<String>, pointer: &Pointer) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::chain::verify::Holder;
+    use crate::ledger::chain::line::Holder;
     use crate::ledger::entry::State;
 
     fn begun() -> Line {

@@ -2,6 +2,7 @@
 //!
 //! A test that takes a [`Store`] runs on both; [`on_both_stores`] makes one of each.
 
+mod ahead;
 mod attempts;
 mod chained;
 mod faults;

@@ -334,6 +334,12 @@ impl Answer {
         }
     }
 
+    /// Whether its result has a `_meta` that is no object, so that it is no result of any revision
+    /// and a report has no place in it.
+    pub fn has_odd_meta(&self) -> bool {
+        self.result().is_some_and(is_odd_meta)
+    }
+
     /// The answer with our report in it, as [`Answer::with_report_as`] with [`Reports::Ignore`].
     pub fn with_report(&self, report: &str) -> Spliced {
         self.with_report_as(report, Reports::Ignore)
@@ -423,6 +429,12 @@ fn kind_of(root: Value<'_>, id: &Id) -> Kind {
     }
 }
 
+/// A `_meta` is an object; `null` is how some servers write that there is none.
+fn is_odd_meta(result: Value<'_>) -> bool {
+    let kind = result.get("_meta").map(Value::kind);
+    !matches!(kind, None | Some(JsonKind::Object | JsonKind::Null))
+}
+
 fn result_kind(result: Value<'_>) -> Kind {
     if result.kind() != JsonKind::Object {
         return Kind::Unreadable("the answer's result is not an object");
@@ -448,6 +460,9 @@ fn result_kind(result: Value<'_>) -> Kind {
             None => return Kind::Unreadable("the answer's isError is not true or false"),
         },
     };
+    if is_odd_meta(result) {
+        return Kind::Unreadable("the answer's _meta is not an object");
+    }
     let has_effect = result.get("_meta").and_then(|meta| meta.get("effect")).is_some();
     Kind::Result { has_effect, is_error }
 }

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use super::answer::Reports;
+use super::jsonrpc::holds;
 use crate::contract::json::{Doc, Edits, Kind, Value};
 
 /// Where a message may hold a report, as the member and its own member.
@@ -27,8 +28,7 @@ pub enum Claim {
 /// Looks for a claim in a message.
 pub fn claim(message: &Bytes, reports: Reports) -> Claim {
     // Most messages hold none; a name may be spelt with escapes.
-    let has = |needle: &[u8]| message.windows(needle.len()).any(|window| window == needle);
-    if reports == Reports::Trust || !(has(b"\"effect\"") || has(b"\\u00")) {
+    if reports == Reports::Trust || !(holds(message, "\"effect\"") || holds(message, "\\u00")) {
         return Claim::None;
     }
     let Ok(doc) = Doc::parse(message.clone()) else { return Claim::Unread };

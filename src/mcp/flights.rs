@@ -3,12 +3,14 @@
 //! `notifications/cancelled` (2025-03-26 to 2025-11-25) goes upstream as it came. It says nothing of
 //! what happened: the upstream may ignore it, may have acted, may still answer (standards MCP-30). So
 //! the call stays open, but nobody waits for it as long as for others, since most upstreams give no
-//! answer to what was cancelled. The same holds for a session that its client ends.
+//! answer to what was cancelled. The same holds for a session that its client ends. An answer that comes
+//! all the same is one that its client does not look at.
 //!
 //! Limits: one place for each write that is under way, which the in-flight limit bounds.
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ struct Call {
     id: Id,
     number: u64,
     cancelled: watch::Sender<bool>,
+    gone: Arc<AtomicBool>,
 }
 
 /// One call; it is under way until this is dropped.
@@ -46,13 +49,13 @@ pub struct Flight {
 }
 
 impl Flights {
-    /// A call is under way.
-    pub fn begin(&self, session: SessionKey, id: Id) -> Flight {
+    /// A call is under way; `gone` is set when nobody looks at its answer any more.
+    pub fn begin(&self, session: SessionKey, id: Id, gone: Arc<AtomicBool>) -> Flight {
         let (sender, cancelled) = watch::channel(false);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.next = inner.next.wrapping_add(1);
         let number = inner.next;
-        let call = Call { id, number, cancelled: sender };
+        let call = Call { id, number, cancelled: sender, gone };
         inner.calls.entry(session.clone()).or_default().push(call);
         drop(inner);
         Flight { inner: Arc::clone(&self.inner), session, number, cancelled }
@@ -71,6 +74,7 @@ impl Flights {
     fn each(&self, session: &SessionKey, is_meant: impl Fn(&Call) -> bool) {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         for call in inner.calls.get(session).into_iter().flatten().filter(|call| is_meant(call)) {
+            call.gone.store(true, Ordering::Release);
             call.cancelled.send_replace(true);
         }
     }
@@ -116,14 +120,15 @@ mod tests {
     async fn mcp_30_only_the_call_that_is_meant_is_given_up() {
         let flights = Flights::default();
         let (own, other) = (SessionKey::new("p", "s"), SessionKey::new("q", "s"));
-        let meant = flights.begin(own.clone(), id("1"));
-        let text = flights.begin(own.clone(), id("\"1\""));
-        let foreign = flights.begin(other.clone(), id("1"));
+        let gone = Arc::new(AtomicBool::new(false));
+        let meant = flights.begin(own.clone(), id("1"), Arc::clone(&gone));
+        let text = flights.begin(own.clone(), id("\"1\""), Arc::default());
+        let foreign = flights.begin(other.clone(), id("1"), Arc::default());
         let is_cancelled = |flight: &Flight| *flight.cancelled.borrow();
 
         flights.cancel(&own, &id("1"));
         flights.cancel(&own, &id("7"));
-        assert!(is_cancelled(&meant));
+        assert!(is_cancelled(&meant) && gone.load(Ordering::Acquire));
         assert!(!is_cancelled(&text));
         meant.over(Duration::ZERO).await;
         flights.end(&own);

@@ -110,7 +110,7 @@ fn compare(
     is_strict: bool,
 ) -> Result<(), &'static str> {
     let version = Field::of(headers, VERSION);
-    if !version.is_uniform {
+    if !version.is_uniform || has_differing_twins(headers) {
         return Err(REPEATED);
     }
     let named = message.meta().and_then(|meta| meta.get(META_VERSION));
@@ -121,6 +121,19 @@ fn compare(
     Field::of(headers, METHOD).check(era, is_strict, Some(method), Encoding::Plain)?;
     let name = mirrored_name(method, message);
     Field::of(headers, NAME).check(era, is_strict, name.as_deref(), Encoding::Sentinel)
+}
+
+/// Whether a header of MCP's own, such as the session's id, is there twice with values that differ:
+/// whoever reads the last one reads another message.
+fn has_differing_twins(headers: &HeaderMap) -> bool {
+    let is_ours = |name: &&HeaderName| {
+        name.as_str().starts_with("mcp-") && !name.as_str().starts_with("mcp-param-")
+    };
+    headers.keys().filter(is_ours).any(|name| {
+        let mut values = headers.get_all(name).iter();
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    })
 }
 
 /// The member that `Mcp-Name` mirrors (standards 1.1).
@@ -261,6 +274,7 @@ mod tests {
         let cases: &[(&[(&str, &str)], i64)] = &[
             (&[version, method, name], 0),
             (&[version, method, name, ("Mcp-Param-To", "x"), ("Mcp-Param-To", "y")], 0),
+            (&[version, method, name, ("Mcp-Session-Id", "a"), ("Mcp-Session-Id", "b")], -32020),
             (&[method, name], -32020),
             (&[version, name], -32020),
             (&[version, method], -32020),

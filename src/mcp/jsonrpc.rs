@@ -38,6 +38,11 @@ pub mod code {
     pub const URL_ELICITATION: i64 = -32042;
 }
 
+/// Whether a text holds this one, to see without parsing that a message cannot concern us.
+pub fn holds(text: &[u8], needle: &str) -> bool {
+    memchr::memmem::find(text, needle.as_bytes()).is_some()
+}
+
 /// The members of an envelope that have a meaning.
 const ENVELOPE: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
 
@@ -148,8 +153,7 @@ impl Message {
     /// can be read.
     pub fn read(body: Bytes) -> Result<Self, Rejection> {
         let doc = Doc::parse(body).map_err(Rejection::unreadable)?;
-        let kind = envelope(doc.root())?;
-        let params = doc.root().get("params");
+        let (kind, params) = envelope(doc.root())?;
         let meta = params.and_then(|params| params.get("_meta")).map(Value::mark);
         let params = params.map(Value::mark);
         Ok(Self { doc, kind, params, meta })
@@ -198,7 +202,44 @@ impl Message {
     }
 }
 
-fn envelope(root: Value<'_>) -> Result<Kind, Rejection> {
+/// The members of an envelope.
+#[derive(Default)]
+struct Members<'a> {
+    version: Option<Value<'a>>,
+    id: Option<Value<'a>>,
+    method: Option<Value<'a>>,
+    params: Option<Value<'a>>,
+    result: Option<Value<'a>>,
+    error: Option<Value<'a>>,
+    /// A reader that ignores case takes another one for one of these.
+    has_disguised: bool,
+}
+
+impl<'a> Members<'a> {
+    fn of(root: Value<'a>) -> Self {
+        let mut found = Self::default();
+        for member in root.members() {
+            let name = member.name();
+            let place = match &*name {
+                "jsonrpc" => &mut found.version,
+                "id" => &mut found.id,
+                "method" => &mut found.method,
+                "params" => &mut found.params,
+                "result" => &mut found.result,
+                "error" => &mut found.error,
+                other => {
+                    found.has_disguised |= ENVELOPE.iter().any(|known| folds_onto(other, known));
+                    continue;
+                }
+            };
+            *place = Some(member.value);
+        }
+        found
+    }
+}
+
+/// What a message is, and its `params`.
+fn envelope(root: Value<'_>) -> Result<(Kind, Option<Value<'_>>), Rejection> {
     match root.kind() {
         JsonKind::Object => {}
         JsonKind::Array => {
@@ -211,29 +252,29 @@ fn envelope(root: Value<'_>) -> Result<Kind, Rejection> {
             return Err(Rejection::new(400, code::INVALID_REQUEST, message, None));
         }
     }
-    let id_value = root.get("id");
+    let members = Members::of(root);
+    let (id_value, params) = (members.id, members.params);
     let id = id_value.and_then(Id::from_value);
     let refuse = |message: &'static str| {
         Err(Rejection::new(400, code::INVALID_REQUEST, message, id.as_ref()))
     };
-    if has_disguised_member(root, ENVELOPE) {
+    if members.has_disguised {
         return refuse(
             "a member of the message differs from a JSON-RPC one only by case; nothing was sent",
         );
     }
-    if root.get("jsonrpc").and_then(Value::as_str).as_deref() != Some("2.0") {
+    if members.version.and_then(Value::as_str).as_deref() != Some("2.0") {
         return refuse("jsonrpc is not \"2.0\"; nothing was sent");
     }
-    let outcomes = [root.get("result"), root.get("error")].into_iter().flatten().count();
-    let Some(method) = root.get("method") else {
-        let is_error_about_nothing =
-            id_value.is_none_or(Value::is_null) && root.get("error").is_some();
+    let outcomes = [members.result, members.error].into_iter().flatten().count();
+    let Some(method) = members.method else {
+        let is_error_about_nothing = id_value.is_none_or(Value::is_null) && members.error.is_some();
         return if outcomes != 1 {
             refuse("the message is neither a request nor a response; nothing was sent")
         } else if id.is_none() && !is_error_about_nothing {
             refuse("id is neither a string nor an integer; nothing was sent")
         } else {
-            Ok(Kind::Response { id })
+            Ok((Kind::Response { id }, params))
         };
     };
     let Some(method) = method.as_str().map(Cow::into_owned) else {
@@ -242,12 +283,12 @@ fn envelope(root: Value<'_>) -> Result<Kind, Rejection> {
     if outcomes > 0 {
         return refuse("the message is both a request and a response; nothing was sent");
     }
-    if root.get("params").is_some_and(Value::is_scalar) {
+    if params.is_some_and(Value::is_scalar) {
         return refuse("params is not an object; nothing was sent");
     }
     match (id_value.is_some(), id) {
-        (false, _) => Ok(Kind::Notification { method }),
-        (true, Some(id)) => Ok(Kind::Request { id, method }),
+        (false, _) => Ok((Kind::Notification { method }, params)),
+        (true, Some(id)) => Ok((Kind::Request { id, method }, params)),
         (true, None) => {
             let message = "id is neither a string nor an integer; nothing was sent";
             Err(Rejection::new(400, code::INVALID_REQUEST, message, None))
@@ -267,6 +308,10 @@ pub(super) fn has_disguised_member(object: Value<'_>, names: &[&str]) -> bool {
 /// Whether `name` is `known` (lower-case ASCII apart from its capitals) but for case. Two
 /// characters outside ASCII have an ASCII letter as their lower case or fold.
 fn folds_onto(name: &str, known: &str) -> bool {
+    // Each character outside ASCII is longer than the letter that it folds onto.
+    if name.len() < known.len() || (name.len() > known.len() && name.is_ascii()) {
+        return false;
+    }
     let fold = |character: char| match character {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

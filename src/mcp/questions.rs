@@ -71,6 +71,21 @@ impl Questions {
         id.as_token().strip_prefix('"').is_some_and(|rest| rest.starts_with(PREFIX))
     }
 
+    /// A session has ended: nobody will answer in it.
+    pub fn end(&self, session: &SessionKey) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended: Vec<String> = open
+            .iter()
+            .filter(|(_, (owner, _))| owner == session)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in ended {
+            if let Some((_, sender)) = open.remove(&name) {
+                let _gone = sender.send(Outcome::Unavailable);
+            }
+        }
+    }
+
     /// A client's response came, with this root. One that nobody waits for is forgotten.
     pub fn hear(&self, session: &SessionKey, id: &Id, message: Value<'_>) {
         let name = id.as_token().trim_matches('"');

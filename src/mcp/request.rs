@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 
@@ -128,6 +129,9 @@ pub enum ControlsFate {
     Strip,
 }
 
+/// What absent arguments are; it is what every such call has, so it is read once.
+static NO_ARGUMENTS: LazyLock<Doc> = LazyLock::new(|| Doc::parse("{}").unwrap_or_default());
+
 /// A `tools/call` whose shape was checked.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
@@ -135,7 +139,6 @@ pub struct ToolCall {
     id: Id,
     name: String,
     era: Era,
-    no_arguments: Doc,
     round: Option<Round>,
 }
 
@@ -209,8 +212,7 @@ impl ToolCall {
         if !is_object("_meta") {
             return refuse("params._meta is not an object; nothing was sent");
         }
-        let no_arguments = Doc::parse("{}").map_err(Rejection::unreadable)?;
-        Ok(Self { message, id, name, era, no_arguments, round: None })
+        Ok(Self { message, id, name, era, round: None })
     }
 
     /// The id that the answer carries.
@@ -241,7 +243,7 @@ impl ToolCall {
     /// The request that paths of the operation read: the arguments, `{}` where there are none
     /// (standards MCP-13).
     pub fn arguments(&self) -> Value<'_> {
-        self.sent_arguments().unwrap_or_else(|| self.no_arguments.root())
+        self.sent_arguments().unwrap_or_else(|| NO_ARGUMENTS.root())
     }
 
     fn sent_arguments(&self) -> Option<Value<'_>> {
@@ -402,7 +404,7 @@ impl ToolCall {
         out(b",");
         canonical_without(self.arguments(), ignored_arguments, out);
         out(if stage == Some(true) { b",true," } else { b",false," });
-        let params = self.message.params().unwrap_or_else(|| self.no_arguments.root());
+        let params = self.message.params().unwrap_or_else(|| NO_ARGUMENTS.root());
         let Some(round) = &self.round else {
             canonical_without(params, &["_meta", "arguments", "name", "task"], out);
             out(b"]");

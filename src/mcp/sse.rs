@@ -10,13 +10,15 @@
 //! is held that a client waits for: a comment line before any field, and the LF of a CRLF that was
 //! cut in two after an event.
 //!
-//! Limits: a frame is held up to [`MAX_FRAME`] bytes; beyond, the rest of the stream passes unseen.
+//! Limits: a frame is held up to a limit ([`MAX_FRAME`] by default); of a longer one the bytes go
+//! out unseen up to its blank line ([`Frame::is_unseen`]), and the next frame is looked into again.
 //! Nothing is decoded: what is not UTF-8 passes, and is refused where its data is read as JSON.
 
 use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
 
 use super::answer::Answer;
-use super::jsonrpc::Id;
+use super::jsonrpc::{Id, holds};
 use super::reply::single_line;
 
 /// The longest frame that is looked into, in bytes.
@@ -44,8 +46,18 @@ pub struct Splitter {
     /// The frame has no field so far.
     is_comment: bool,
     is_first: bool,
-    is_blind: bool,
+    /// Inside a frame that is too long.
+    passing: Option<Passing>,
     limit: usize,
+}
+
+/// How far in a line the search is for the end of a frame that is too long to be held.
+#[derive(Clone, Copy, Debug)]
+struct Passing {
+    /// The line has no byte so far, so that its end is the frame's.
+    is_empty: bool,
+    /// The last byte was a CR: a LF behind it ends nothing.
+    is_after_cr: bool,
 }
 
 impl Default for Splitter {
@@ -63,7 +75,7 @@ impl Splitter {
             line: 0,
             is_comment: true,
             is_first: true,
-            is_blind: false,
+            passing: None,
             limit,
         }
     }
@@ -82,12 +94,12 @@ impl Splitter {
         if self.held.is_empty() {
             return None;
         }
-        if self.is_blind {
-            return Some(self.take(self.held.len(), Extent::Unseen));
+        if let Some(at) = self.passing {
+            return Some(self.pass(at, 0));
         }
         loop {
             let rest = self.held.get(self.scanned..).unwrap_or_default();
-            let Some(offset) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            let Some(offset) = memchr2(b'\n', b'\r', rest) else {
                 self.scanned = self.held.len();
                 return self.is_over(self.held.len()).then(|| self.give_up());
             };
@@ -121,14 +133,9 @@ impl Splitter {
     /// The rest at the end of the stream, once [`Splitter::next_frame`] gives nothing more: an
     /// event without its blank line, which no client dispatches.
     pub fn finish(mut self) -> Option<Frame> {
-        let extent = if self.is_blind { Extent::Unseen } else { Extent::Cut };
+        let extent = if self.passing.is_some() { Extent::Unseen } else { Extent::Cut };
         let length = self.held.len();
         (length > 0).then(|| self.take(length, extent))
-    }
-
-    /// Whether a frame went over the limit: no later answer on this stream is seen.
-    pub fn is_blind(&self) -> bool {
-        self.is_blind
     }
 
     fn is_after_cr(&self, at: usize) -> bool {
@@ -139,9 +146,29 @@ impl Splitter {
         length > self.limit
     }
 
+    /// The frame is too long to be held: what there is of it.
     fn give_up(&mut self) -> Frame {
-        self.is_blind = true;
-        self.take(self.held.len(), Extent::Unseen)
+        let is_after_cr = self.is_after_cr(self.line);
+        self.pass(Passing { is_empty: true, is_after_cr }, self.line)
+    }
+
+    /// The bytes of a long frame, up to its blank line if that has come. The search goes on at
+    /// `from`.
+    fn pass(&mut self, mut at: Passing, from: usize) -> Frame {
+        let mut end = None;
+        for (index, byte) in self.held.iter().enumerate().skip(from) {
+            match byte {
+                b'\n' if at.is_after_cr => at.is_after_cr = false,
+                b'\n' | b'\r' if at.is_empty => {
+                    end = Some(index.saturating_add(1));
+                    break;
+                }
+                b'\n' | b'\r' => at = Passing { is_empty: true, is_after_cr: *byte == b'\r' },
+                _ => at = Passing { is_empty: false, is_after_cr: false },
+            }
+        }
+        self.passing = if end.is_none() { Some(at) } else { None };
+        self.take(end.unwrap_or(self.held.len()), Extent::Unseen)
     }
 
     fn take(&mut self, length: usize, extent: Extent) -> Frame {
@@ -190,6 +217,11 @@ impl Frame {
         self.extent == Extent::Cut
     }
 
+    /// Whether it is a part of a frame that is too long to be looked into.
+    pub fn is_unseen(&self) -> bool {
+        self.extent == Extent::Unseen
+    }
+
     /// The event's data, its lines joined by LF; `None` if it is empty, as a client dispatches
     /// nothing then.
     pub fn data(&self) -> Option<Bytes> {
@@ -224,9 +256,7 @@ impl Frame {
     /// The answer to the request with this id, if this event holds it, whatever its `event` is.
     pub fn answer_to(&self, id: &Id) -> Option<Answer> {
         let data = self.data()?;
-        // Most events are notifications, without an id; a name may be spelt with escapes.
-        let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
-        if has(b"\"id\"") || has(b"\\u") { Answer::from_event(&data, id) } else { None }
+        may_have_id(&data).then(|| Answer::from_event(&data, id)).flatten()
     }
 
     /// The frame with other data, on one `data: ` line in the place of the first one; the frame as
@@ -277,6 +307,12 @@ impl Frame {
     }
 }
 
+/// Whether a message may have an id, spelt plainly or with escapes; most events are notifications,
+/// which have none.
+pub fn may_have_id(data: &[u8]) -> bool {
+    holds(data, "\"id\"") || holds(data, "\\u")
+}
+
 /// An event of our own with this JSON text as its data, without an id (standards MCP-36).
 pub fn event(json: &str) -> Bytes {
     format!("event: message\ndata: {}\n\n", single_line(json)).into()
@@ -293,11 +329,7 @@ impl<'a> Iterator for Lines<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let length = self
-            .rest
-            .iter()
-            .position(|byte| matches!(byte, b'\n' | b'\r'))
-            .unwrap_or(self.rest.len());
+        let length = memchr2(b'\n', b'\r', self.rest).unwrap_or(self.rest.len());
         let (text, after) = self.rest.split_at_checked(length)?;
         let end = if after.starts_with(CRLF) { 2 } else { after.len().min(1) };
         let (end, rest) = after.split_at_checked(end)?;

@@ -12,16 +12,17 @@ use http::{HeaderMap, Request, header};
 use http_body::{Body as _, SizeHint};
 
 use super::step::Stage;
-use super::{Attempt, Form, Read, Shared, Write};
+use super::{Agent, Attempt, Form, Read, Shared, Write};
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::call::refusal::Refusal;
+use crate::call::spans::CallSpan;
 use crate::call::{Call, Payload};
 use crate::contract::operation::Timeouts as OwnTimeouts;
 use crate::http::encode::{self, Hop};
 use crate::mcp::Era;
 use crate::mcp::flights::Flight;
 use crate::mcp::sessions::SESSION;
-use crate::metrics::ConnectError;
+use crate::metrics::{ConnectError, Purpose};
 use crate::upstream::{Clocks, LostReason, NotSentReason, Sent, Upstream};
 
 /// See the module's page.
@@ -49,36 +50,17 @@ impl Stage<Attempt> for Dispatch {
 
     async fn run(&self, attempt: Attempt) -> Observation {
         let began = self.shared.clock.instant();
-        let span = match &attempt {
-            Attempt::Read(read) => read.call.head.span.clone(),
-            Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
-        };
-        let (mut request, clocks, flight) = match attempt {
-            Attempt::Read(read) => {
-                let clocks = self.clocks(&read.served.operation.timeouts);
-                match self.read_request(read) {
-                    Ok(request) => (request, clocks, None),
-                    Err(_) => {
-                        let sent = Sent::NotSent(NotSentReason::Closed);
-                        return Observation { sent, elapsed: Duration::ZERO };
-                    }
-                }
+        let purpose = match &attempt {
+            Attempt::Write(recorded) if recorded.carried().fresh.write.staged_for.is_some() => {
+                Purpose::Draft
             }
-            Attempt::Write(recorded) => {
-                let carried = recorded.carried();
-                let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
-                let wire = carried.wire.clone();
-                let flight = self.flight(&carried.fresh.write);
-                (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
-            }
+            Attempt::Read(_) | Attempt::Write(_) => Purpose::Primary,
         };
-        if let Some(span) = &span {
-            span.put(request.headers_mut());
-        }
-        let sent = match flight {
-            None => self.upstream.send(request, &clocks).await,
-            // Boxed, or every call's future would have room for it.
-            Some(flight) => Box::pin(self.cancellable(request, &clocks, flight)).await,
+        let (sending, span) = self.sending(attempt);
+        let sent = match sending {
+            Sending::Plain(sending) => sending.await,
+            Sending::Cancellable(sending) => sending.await,
+            Sending::Failed => Sent::NotSent(NotSentReason::Closed),
         };
         if let Some(span) = &span {
             let (status, error) = match &sent {
@@ -90,8 +72,7 @@ impl Stage<Attempt> for Dispatch {
         }
         let elapsed = self.shared.clock.instant().saturating_duration_since(began);
         let common = self.shared.metrics.common();
-        let [primary, _] = &common.upstream_duration;
-        primary.record(elapsed.as_secs_f64());
+        common.upstream_duration.record(purpose, elapsed.as_secs_f64());
         if let Sent::NotSent(reason) = &sent {
             common.connect_errors.count(match reason {
                 NotSentReason::Closed => ConnectError::Other,
@@ -107,23 +88,70 @@ impl Stage<Attempt> for Dispatch {
     }
 }
 
+/// A call on its way. Boxed, or each future around it would have room for it, some of them twice.
+enum Sending<F, C> {
+    Plain(Pin<Box<F>>),
+    Cancellable(Pin<Box<C>>),
+    /// Its request could not be made.
+    Failed,
+}
+
 impl Dispatch {
+    /// Makes the request and begins to send it. Not `async`: a request is large, and a future would keep
+    /// it twice.
+    fn sending(
+        &self,
+        attempt: Attempt,
+    ) -> (Sending<impl Future<Output = Sent>, impl Future<Output = Sent>>, Option<Arc<CallSpan>>)
+    {
+        let span = match &attempt {
+            Attempt::Read(read) => read.call.head.span.clone(),
+            Attempt::Write(recorded) => recorded.carried().fresh.write.head.span.clone(),
+        };
+        let (mut request, clocks, flight) = match attempt {
+            Attempt::Read(read) => {
+                let clocks = self.clocks(&read.matched.served.operation.timeouts);
+                match self.read_request(read) {
+                    Ok(request) => (request, clocks, None),
+                    Err(_) => return (Sending::Failed, span),
+                }
+            }
+            Attempt::Write(recorded) => {
+                let carried = recorded.carried();
+                let clocks = self.clocks(&carried.fresh.write.operation().timeouts);
+                let wire = carried.wire.clone();
+                let flight = self.flight(&carried.fresh.write, recorded.agent());
+                (Request::from_parts(wire.head, Body::full(wire.body)), clocks, flight)
+            }
+        };
+        if let Some(span) = &span {
+            span.put(request.headers_mut());
+        }
+        let sending = match flight {
+            None => Sending::Plain(Box::pin(self.upstream.send(request, &clocks))),
+            Some(flight) => {
+                Sending::Cancellable(Box::pin(self.cancellable(request, clocks, flight)))
+            }
+        };
+        (sending, span)
+    }
+
     /// A write that its client can cancel: one of a session.
-    fn flight(&self, write: &Write) -> Option<Flight> {
+    fn flight(&self, write: &Write, agent: &Agent) -> Option<Flight> {
         let Form::Mcp { call, .. } = &write.form else { return None };
         if call.era() != Era::Legacy || !write.head.headers.contains_key(SESSION) {
             return None;
         }
         let session = self.shared.session(&write.head, &write.principal);
-        Some(self.shared.mcp.flights.begin(session, call.id().clone()))
+        Some(self.shared.mcp.flights.begin(session, call.id().clone(), agent.flag()))
     }
 
     /// Sends, and waits for a shorter time once the call was cancelled: what may have happened has an
     /// unknown outcome then, like any answer that does not come.
-    async fn cancellable(&self, request: Request<Body>, clocks: &Clocks, flight: Flight) -> Sent {
+    async fn cancellable(&self, request: Request<Body>, clocks: Clocks, flight: Flight) -> Sent {
         let mut over = Box::pin(flight.over(self.shared.settings.mcp.cancelled));
         let sent = tokio::select! {
-            sent = self.upstream.send(request, clocks) => sent,
+            sent = self.upstream.send(request, &clocks) => sent,
             // Dropped with it: an exchange whose answer nobody waits for any more.
             () = &mut over => return Sent::Lost(LostReason::TotalTimeout),
         };
@@ -148,10 +176,10 @@ impl Dispatch {
     }
 
     fn read_request(&self, read: Read) -> Result<Request<Body>, Refusal> {
-        let Read { call, served, would, .. } = read;
+        let Read { call, matched, would } = read;
         let Call { mut head, control, payload, .. } = *call;
         let mut headers: HeaderMap = std::mem::take(&mut head.headers);
-        let is_declared = served.operation.id.as_str() != "_undeclared";
+        let is_declared = matched.served.operation.id.as_str() != "_undeclared";
         // One that is no key was an oddity, which only observe mode lets pass.
         if is_declared && (control.key.is_some() || would.is_some()) {
             // A read takes no key; whoever sends one to a declared read sends it to us (I-5).

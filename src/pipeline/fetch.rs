@@ -27,6 +27,7 @@ use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind};
 use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::Id;
+use crate::metrics::Purpose;
 use crate::server::Drain;
 use crate::upstream::{Clocks, Sent, Upstream};
 
@@ -96,7 +97,12 @@ impl Fetch {
     /// # Cancel safety
     ///
     /// May be dropped; what it asks for is a read.
-    pub async fn get(&self, target: &Target, credential: Credential<'_>) -> Result<Got, String> {
+    pub async fn get(
+        &self,
+        target: &Target,
+        credential: Credential<'_>,
+        purpose: Purpose,
+    ) -> Result<Got, String> {
         let shared = &self.shared;
         let request = self
             .request(target, credential)
@@ -111,8 +117,8 @@ impl Fetch {
         let began = shared.clock.instant();
         let sent = self.upstream.send(request, &clocks).await;
         let elapsed = shared.clock.instant().saturating_duration_since(began);
-        let [_, lookups] = &shared.metrics.common().upstream_duration;
-        lookups.record(elapsed.as_secs_f64());
+        let durations = &shared.metrics.common().upstream_duration;
+        durations.record(purpose, elapsed.as_secs_f64());
         let answer = match sent {
             Sent::Answer(answer) => answer,
             Sent::Lost(reason) => return Err(reason.to_string()),

@@ -22,6 +22,7 @@ use crate::contract::pointer::Pointer;
 use crate::contract::undo::resolve_before;
 use crate::http::body::{essence, is_json};
 use crate::ledger::MAX_BEFORE;
+use crate::metrics::Purpose;
 
 /// The state before one call.
 pub struct Image {
@@ -92,7 +93,8 @@ async fn read(fetch: &Fetch, write: &Write, before: &Before) -> Result<Image, St
             let path = target.split('?').next().map(str::to_owned);
             let target =
                 Target { path_and_query: target.clone(), headers: resolved.headers.clone() };
-            (fetch.get(&target, Credential::Caller(&write.head.headers)).await, path)
+            let credential = Credential::Caller(&write.head.headers);
+            (fetch.get(&target, credential, Purpose::Before).await, path)
         }
         (None, Some(tool)) => {
             let arguments = resolved.arguments_json();

@@ -1,15 +1,17 @@
 //! The policy in force, with the metrics of its operations; swapped whole.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
+use http::HeaderValue;
 
 use crate::call::Transport;
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
 use crate::contract::operation::{Operation, Target};
 use crate::contract::report::static_read_header;
-use crate::metrics::{Metrics, OperationMetrics};
+use crate::metrics::{self, Metrics, OperationMetrics};
 use crate::policy::{self, Ceiling, Served, Snapshot};
 
 /// A handle to the policy in force.
@@ -41,12 +43,56 @@ impl Policies {
     }
 }
 
+/// What a read is served as. Each worker has its own, so that a read that takes it to its end counts
+/// nothing that workers share: a count that two cores write costs more than the rest of a look-up.
+#[derive(Debug)]
+pub struct Matched {
+    /// The operation.
+    pub served: Arc<Served>,
+    /// Its metrics.
+    pub metrics: Arc<OperationMetrics>,
+    /// The report of a read, as a header; a copy, whose count is no other's.
+    pub header: HeaderValue,
+}
+
+impl Matched {
+    /// Of an operation.
+    pub fn new(served: Arc<Served>, metrics: Arc<OperationMetrics>) -> Self {
+        let header = &served.read_header;
+        // A copy of a value is a value, so this cannot fail.
+        let copy = HeaderValue::from_bytes(header.as_bytes()).unwrap_or_else(|_| header.clone());
+        Self { served, metrics, header: copy }
+    }
+}
+
+/// An operation's metrics, however they are held.
+#[derive(Debug)]
+pub enum Metered {
+    /// A read's.
+    Matched(Arc<Matched>),
+    /// Themselves.
+    Own(Arc<OperationMetrics>),
+}
+
+impl Deref for Metered {
+    type Target = OperationMetrics;
+
+    fn deref(&self) -> &OperationMetrics {
+        match self {
+            Self::Matched(matched) => &matched.metrics,
+            Self::Own(metrics) => metrics,
+        }
+    }
+}
+
 /// One policy in force.
 pub struct Live {
     /// The compiled files.
     pub snapshot: Snapshot,
     /// Metrics by [`Served::index`].
     metrics: Vec<Arc<OperationMetrics>>,
+    /// By worker, and by [`Served::index`]; made when it is first asked for.
+    matched: Vec<Vec<OnceLock<Arc<Matched>>>>,
     undeclared: Vec<Undeclared>,
 }
 
@@ -69,6 +115,9 @@ impl Live {
     pub fn new(snapshot: Snapshot, metrics: &Metrics) -> Self {
         let of = |served: &Arc<Served>| {
             let operation = &served.operation;
+            if operation.draft.is_some() {
+                metrics.staged(&operation.id);
+            }
             let transport = match &operation.target {
                 Target::Http { .. } => Transport::Http,
                 Target::Tool { .. } => Transport::Mcp,
@@ -80,7 +129,9 @@ impl Live {
                 &operation.carrier.place,
             )
         };
-        let by_index = snapshot.operations().iter().map(of).collect();
+        let by_index: Vec<_> = snapshot.operations().iter().map(of).collect();
+        let none = || by_index.iter().map(|_| OnceLock::new()).collect();
+        let matched = (0..metrics::workers()).map(|_| none()).collect();
         let level = match snapshot.undeclared() {
             policy::Undeclared::Confirm(level) => level,
             policy::Undeclared::Refuse => Level::Challenge,
@@ -115,12 +166,21 @@ impl Live {
             }
         }
         metrics.policy_in_force(&snapshot.revision().to_hex());
-        Self { snapshot, metrics: by_index, undeclared }
+        Self { snapshot, metrics: by_index, matched, undeclared }
     }
 
     /// A declared operation's metrics.
     pub fn metrics(&self, served: &Served) -> Option<Arc<OperationMetrics>> {
         self.metrics.get(served.index).cloned()
+    }
+
+    /// What a declared read is served as on this worker.
+    pub fn matched(&self, served: &Arc<Served>) -> Option<Arc<Matched>> {
+        let worker = metrics::own().checked_rem(self.matched.len())?;
+        let metrics = self.metrics.get(served.index)?;
+        let make = || Arc::new(Matched::new(Arc::clone(served), Arc::clone(metrics)));
+        let matched = self.matched.get(worker)?.get(served.index)?.get_or_init(make);
+        Some(Arc::clone(matched))
     }
 
     /// What an undeclared call is served as.

@@ -79,7 +79,7 @@ use crate::principal::Sources;
 use crate::tasks::Tasks;
 use confirmation::{Nonce, Sealer};
 use elsewhere::Elsewhere;
-use live::{Live, Policies};
+use live::{Live, Matched, Metered, Policies};
 use repeat::Standing;
 use rounds::Question;
 
@@ -110,8 +110,8 @@ pub struct Timeouts {
 /// What the steps are told by the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The report's header.
-    pub report_header: HeaderName,
+    /// The report's header. Bodies name it too, so it lasts as long as the process.
+    pub report_header: &'static HeaderName,
     /// The sidecar's own mode.
     pub mode: Mode,
     /// Limits.
@@ -325,7 +325,7 @@ pub struct Reply {
     /// What was decided.
     pub decision: Decision,
     /// The operation's metrics.
-    pub metrics: Arc<OperationMetrics>,
+    pub metrics: Metered,
     /// The class.
     pub class: Class,
     /// How long the upstream took.
@@ -340,9 +340,7 @@ pub struct Read {
     /// The call, in the box that it came in; what a condition reads of its body is in memory.
     pub call: Box<Call>,
     /// The operation.
-    pub served: Arc<Served>,
-    /// The operation's metrics.
-    pub metrics: Arc<OperationMetrics>,
+    pub matched: Arc<Matched>,
     /// What enforcement would have done.
     pub would: Option<&'static str>,
 }
@@ -582,9 +580,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Whether the connection's future was dropped.
+    /// Whether the connection's future was dropped, or the client has cancelled the call.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// What says so.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.gone)
     }
 
     /// A guard that says so when it is dropped.

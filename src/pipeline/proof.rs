@@ -31,7 +31,7 @@ use crate::contract::plan::{Filled, OBSERVED, Plan, Probe, Source, Stage};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::ledger::{Due, LedgerError, Note, Noted, Pending};
-use crate::metrics::LedgerStage;
+use crate::metrics::{LedgerStage, Purpose};
 
 /// What is known of an effect when its answer has come.
 #[derive(Debug)]
@@ -352,7 +352,7 @@ async fn look(fetch: &Fetch, live: &Live, plan: &Plan, record: &StageRecord) -> 
                 return Looked::Unsure("the policy takes its path for a write".to_owned());
             }
             let target = Target { path_and_query: path.clone(), headers: Vec::new() };
-            fetch.get(&target, Credential::Own).await
+            fetch.get(&target, Credential::Own, Purpose::Readback).await
         }
         ProbeRecord::Tool { tool, arguments } => fetch.call(live, tool, arguments).await,
     };

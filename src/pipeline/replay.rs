@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::fetch::Fetch;
+use super::live::Metered;
 use super::reconcile::{Conclusion, Looker, reconcile};
 use super::repeat::{Asked, Judgement, Standing, judge};
 use super::step::{Next, Stage, Step};
@@ -253,7 +254,7 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         report,
         entry: Some(entry),
         decision: Decision::Replayed,
-        metrics: Arc::clone(&write.metrics),
+        metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: std::time::Duration::ZERO,
         elsewhere: None,

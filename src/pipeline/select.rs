@@ -13,7 +13,7 @@ use http::Method;
 use super::ask::Ask;
 use super::audit;
 use super::confirmation::{PREFIX, STATE_PREFIX};
-use super::live::Live;
+use super::live::{Live, Matched};
 use super::rounds::State;
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
@@ -68,7 +68,11 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         call: Box<Call>,
         next: Next<'_, N>,
     ) -> Answered {
-        let call = match self.plain_read(call) {
+        let plain = match call.payload {
+            Payload::Http(_) => self.plain_read(call),
+            Payload::Mcp(_) => self.plain_tool(call),
+        };
+        let call = match plain {
             Ok(read) => return Ok(self.reads.run(Attempt::Read(read)).await.reply),
             Err(call) => call,
         };
@@ -79,7 +83,7 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
         let selected = Box::pin(self.select(call)).await?;
         if let (Some(span), Some(began)) = (span, began) {
             let (served, class) = match &selected {
-                Selected::Read(read) => (&read.served, Class::Read),
+                Selected::Read(read) => (&read.matched.served, Class::Read),
                 Selected::Write(write) => (&write.served, write.class),
             };
             audit::describe(&span, &served.operation, class);
@@ -91,9 +95,9 @@ impl<R: Stage<Attempt, Answer = Settled>> Step for Select<R> {
                 refusal: Refusal::NoDraftForm,
                 report: Some(Report {
                     refused: Some(Refusal::NoDraftForm.code().into()),
-                    ..Report::for_read(read.served.operation.id.clone())
+                    ..Report::for_read(read.matched.served.operation.id.clone())
                 }),
-                metrics: Some(read.metrics),
+                metrics: Some(Arc::clone(&read.matched.metrics)),
                 class: Class::Read,
                 question: None,
                 caller: None,
@@ -152,9 +156,7 @@ impl<R> Select<R> {
     /// The usual read: one operation, no condition, nothing odd. It streams, and nothing is waited
     /// for. Any other call is given back.
     fn plain_read(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
-        let is_plain = matches!(call.payload, Payload::Http(_)) && call.oddity.is_none();
-        // A traced call says what it was matched to, further below.
-        if !is_plain || call.control.stage || call.head.span.is_some() {
+        if !is_plain(&call) {
             return Err(call);
         }
         let live = self.shared.policies.peek();
@@ -163,14 +165,34 @@ impl<R> Select<R> {
             && let [served] = group.operations.as_slice()
             && served.operation.class == Class::Read
             && served.operation.conditions.is_empty()
-            && let Some(metrics) = live.metrics(served)
+            && let Some(matched) = live.matched(served)
         {
-            let served = Arc::clone(served);
             drop(found);
             self.count(&call.permit, Class::Read);
-            return Ok(Read { call, served, metrics, would: None });
+            return Ok(Read { call, matched, would: None });
         }
         drop(found);
+        Err(call)
+    }
+
+    /// The usual read of a tool: declared without a condition or a pin, and no round of an earlier call.
+    /// Any other call is given back.
+    fn plain_tool(&self, call: Box<Call>) -> Result<Read, Box<Call>> {
+        let Payload::Mcp(tool) = &call.payload else { return Err(call) };
+        if !is_plain(&call) || tool.request_state().is_some() {
+            return Err(call);
+        }
+        let live = self.shared.policies.peek();
+        if let Some(group) = live.snapshot.find_tool(tool.name())
+            && let [served] = group.operations.as_slice()
+            && served.operation.class == Class::Read
+            && served.operation.conditions.is_empty()
+            && served.schema_sha256.is_none()
+            && let Some(matched) = live.matched(served)
+        {
+            self.count(&call.permit, Class::Read);
+            return Ok(Read { call, matched, would: None });
+        }
         Err(call)
     }
 
@@ -183,19 +205,23 @@ impl<R> Select<R> {
     }
 
     /// A read, with the body or tool call that it is forwarded with.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one read, each named once")]
     fn read(
         &self,
         head: Head,
         control: Control,
         payload: Payload,
         permit: Permit,
+        live: &Live,
         chosen: Chosen,
         would: Option<&'static str>,
     ) -> Selected {
         self.count(&permit, Class::Read);
         let Chosen { served, metrics, .. } = chosen;
+        let declared = live.matched(&served);
+        let matched = declared.unwrap_or_else(|| Arc::new(Matched::new(served, metrics)));
         let call = Box::new(Call { head, control, payload, oddity: None, permit });
-        Selected::Read(Read { call, served, metrics, would })
+        Selected::Read(Read { call, matched, would })
     }
 
     async fn http(
@@ -252,7 +278,7 @@ impl<R> Select<R> {
                     would = would.or(Some(Refusal::UndeclaredBody.code()));
                 }
                 let payload = Payload::Http(body);
-                return Ok(self.read(head, control, payload, permit, chosen, would));
+                return Ok(self.read(head, control, payload, permit, &live, chosen, would));
             }
         }
         let most = limit(&groups, &self.shared);
@@ -286,7 +312,7 @@ impl<R> Select<R> {
         drop(groups);
         if chosen.class == Class::Read {
             let payload = Payload::Http(collected.into());
-            return Ok(self.read(head, control, payload, permit, chosen, would));
+            return Ok(self.read(head, control, payload, permit, &live, chosen, would));
         }
         self.http_write(head, control, permit, Arc::clone(&live), chosen, doc, collected, would)
     }
@@ -387,9 +413,17 @@ impl<R> Select<R> {
             }
             would = would.or(Some(Refusal::AmbiguousMember.code()));
         }
+        // A state counts for the call that it was given for: with another one the upstream would be
+        // told to go on with what it does not belong to (standards MCP-34).
+        if chosen.class == Class::Read && state.open.is_some() {
+            if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::StateInvalid));
+            }
+            would = would.or(Some(Refusal::StateInvalid.code()));
+        }
         if chosen.class == Class::Read {
             let payload = Payload::Mcp(call);
-            return Ok(self.read(head, control, payload, permit, chosen, would));
+            return Ok(self.read(head, control, payload, permit, &live, chosen, would));
         }
         let operation = &chosen.served.operation;
         let mut ignored = Vec::new();
@@ -453,14 +487,16 @@ impl<R> Select<R> {
             }
             Some(_) | None => Some(operation.fingerprint),
         };
-        if let Some(open) = state.open
-            && Some(open.operation) == begun_as
-        {
+        if let Some(open) = state.open {
             let first = digest_of(Rounds::Ignore);
             let whole = if control.stage { first.staged().whole } else { first.whole };
-            if whole == open.digest {
+            if Some(open.operation) == begun_as && whole == open.digest {
                 digest = first;
                 continues = Some(open.entry);
+            } else if chosen.mode == Mode::Enforce {
+                return Err(refused(&chosen, Refusal::StateInvalid));
+            } else {
+                would = would.or(Some(Refusal::StateInvalid.code()));
             }
         }
         let form = Form::Mcp { call, ignored };
@@ -614,9 +650,7 @@ impl<R> Select<R> {
     }
 
     fn count(&self, permit: &Permit, class: Class) {
-        if let Some(gauge) = self.shared.metrics.common().inflight.gauge(class) {
-            permit.count_in(gauge);
-        }
+        permit.count_in(&self.shared.metrics.common().inflight, class);
     }
 
     /// The class of an undeclared safe method: a read, unless the policy says otherwise, or unless the
@@ -708,6 +742,11 @@ impl<R> Select<R> {
             CollectError::TooLarge { limit_bytes } => Refusal::BodyTooLarge(limit_bytes),
         })
     }
+}
+
+/// Nothing about a call is odd, and nobody is told what it is matched to.
+fn is_plain(call: &Call) -> bool {
+    call.oddity.is_none() && !call.control.stage && call.head.span.is_none()
 }
 
 /// Reads on a little before a refusal that did not need the body, so that the caller, who is still

@@ -31,6 +31,7 @@ use http::{HeaderValue, Response};
 use super::audit;
 use super::dispatch::Observation;
 use super::image::Image;
+use super::live::Metered;
 use super::step::{Next, Stage, Step};
 use super::{Attempt, Carried, Form, Recorded, Reply, Shared, Write};
 use crate::call::payload::Body;
@@ -43,13 +44,14 @@ use crate::mcp::Era;
 use crate::mcp::jsonrpc::Id;
 use crate::metrics::{Decision, OperationMetrics};
 use crate::upstream::{LostReason, Sent};
+use head::is_open_ended;
 pub use head::{
     Asked, is_encoded, is_event_stream, json_response, pass_headers, passed, void_old_body,
 };
 use notice::Notice;
 use outcome::{Conclusion, Dispatched, conclude};
 pub use outcome::{IF_UNCHANGED, is_what_it_says};
-use reading::About;
+use reading::{About, Settling};
 pub use recorded::{recorded_answer, recorded_report};
 pub use waiting::rearm;
 
@@ -97,7 +99,13 @@ impl Step for Settle {
             Attempt::Read(read) => {
                 let about = About::of(&read);
                 let observation = next.run(Attempt::Read(read)).await;
-                about.settle(&self.shared, observation).await.into()
+                match about.settle(&self.shared, observation) {
+                    Settling::Done(reply) => reply.into(),
+                    // Boxed: a plain read's future has no room for a tool's answer.
+                    Settling::Tool(reading) => {
+                        Box::pin(about.tool(&self.shared, *reading)).await.into()
+                    }
+                }
             }
             Attempt::Write(recorded) => {
                 let case = Arc::new(Case {
@@ -163,6 +171,7 @@ impl Case {
             }
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
+                let is_open_ended = is_open_ended(&parts, &body);
                 let head = &self.write().head;
                 let (authority, is_tls) = (head.authority.as_ref(), head.origin.is_tls);
                 pass_headers(&self.shared, &mut parts, Asked { authority, is_tls });
@@ -171,7 +180,9 @@ impl Case {
                     Form::Http { .. } if is_grpc(&parts.headers) => {
                         self.grpc_answer(parts, body, elapsed).await
                     }
-                    Form::Http { .. } => self.http_answer(parts, body, elapsed).await,
+                    Form::Http { .. } => {
+                        self.http_answer(parts, body, is_open_ended, elapsed).await
+                    }
                     Form::Mcp { .. } => self.tool_answer(parts, body, elapsed).await,
                 }
             }
@@ -242,7 +253,7 @@ impl Case {
             report,
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
             decision: audit::decision(write),
-            metrics: Arc::clone(&write.metrics),
+            metrics: Metered::Own(Arc::clone(&write.metrics)),
             class: write.class,
             upstream: elapsed,
             elsewhere: None,
@@ -253,6 +264,10 @@ impl Case {
     fn finish(&self, conclusion: &Conclusion, answer: Option<Answer>) -> Report {
         let write = self.write();
         conclusion.count(write);
+        if let Some(asked) = &write.staged_for {
+            let staged = self.shared.metrics.staged(&asked.served.operation.id);
+            staged.count(Outcome::from(conclusion.disposition));
+        }
         if let Some(kind) = self.undoes {
             let [accepted, rejected, unknown] = &self.shared.metrics.common().undo_calls;
             match Outcome::from(conclusion.disposition) {
@@ -417,7 +432,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         report: header,
         entry: None,
         decision: Decision::Forwarded,
-        metrics: Arc::clone(&write.metrics),
+        metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: Duration::ZERO,
         elsewhere: None,

@@ -7,9 +7,19 @@
 //! on to the answer or the deadline and discards the bytes, so that the entry is finished with what really
 //! happened.
 //!
-//! A stream that ends without the answer gets one from us, saying that the outcome is unknown: clients
-//! wait for ever otherwise. If the upstream gave an event an id, the client may come back for the rest
-//! (2025-11-25), so nothing is added then.
+//! A stream that ends without the answer gets one from us, saying that the outcome is unknown:
+//! clients wait for ever otherwise. If the upstream gave an event an id, the client may come back
+//! for the rest (2025-11-25), so nothing is added then. An event that was cut is none for a client,
+//! and would swallow ours: it goes out only where nothing is added.
+//!
+//! An event above the limit of answers is not looked into. Of a read's stream it passes; of a
+//! write's it is dropped, since it may hold an answer with a report that is not ours, and the
+//! outcome is unknown unless the answer comes in another event. So it is with an event that may be
+//! the answer and is no JSON of one meaning: a client with a laxer reader would take it for a
+//! success of which nobody here knows.
+//!
+//! An array of messages in an event (2025-03-26) is taken apart: each is treated as it would be
+//! alone.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,8 +37,8 @@ use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::contract::json::Doc;
 use crate::mcp::answer::{Answer, Reports};
 use crate::mcp::claims::{Claim, claim};
-use crate::mcp::jsonrpc::Id;
-use crate::mcp::sse::{Frame, Splitter, event};
+use crate::mcp::jsonrpc::{Id, holds};
+use crate::mcp::sse::{Frame, Splitter, event, may_have_id};
 
 /// Frames that wait between the pump and the agent.
 const CHANNEL: usize = 16;
@@ -65,6 +75,19 @@ pub struct Ended {
     pub is_timeout: bool,
     /// An event had an id, so that the client may come back for the rest.
     pub has_event_id: bool,
+    /// An event was dropped that may have been the answer: it was too large to be looked into.
+    pub is_too_large: bool,
+    /// One that may have been the answer is no JSON of one meaning; its place is taken by ours.
+    pub is_unreadable: bool,
+}
+
+/// The end of a stream.
+#[derive(Debug)]
+pub struct End {
+    /// What goes out last.
+    pub bytes: Option<Bytes>,
+    /// Nothing is missing for the client, however the stream ended: it has its answer, or ours.
+    pub is_whole: bool,
 }
 
 /// What looks at the events of a stream.
@@ -75,8 +98,8 @@ pub trait Watch: Send + Sync + 'static {
     /// Whether nothing more of the stream matters to the ledger.
     fn is_answered(&self) -> bool;
 
-    /// The end of the stream: an event of ours, where one is called for.
-    fn end(&mut self, ended: Ended) -> Option<Bytes>;
+    /// The end of the stream, with what was left of an event, and whether a clock ended it.
+    fn end(&mut self, cut: Option<Frame>, is_timeout: bool) -> End;
 }
 
 /// What is done with an answer.
@@ -94,19 +117,63 @@ pub struct Watched {
     pub at_end: Box<dyn FnOnce(Ended) -> Option<String> + Send + Sync>,
 }
 
+/// What becomes of an event that may be the answer and cannot be read: it is too long, or no JSON
+/// that has one meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unread {
+    Drop,
+    Pass,
+}
+
 struct OneAnswer {
     id: Id,
     reports: Reports,
     watched: Option<Watched>,
+    unread: Unread,
     has_event_id: bool,
     /// An event that may have been the answer passed, and could not be read.
     has_passed_unread: bool,
+    /// One was dropped.
+    has_dropped: bool,
 }
 
 impl OneAnswer {
-    fn new(watched: Watched) -> Self {
-        let (id, reports) = (watched.id.clone(), watched.reports);
-        Self { id, reports, watched: Some(watched), has_event_id: false, has_passed_unread: false }
+    fn new(watched: Watched, unread: Unread) -> Self {
+        Self {
+            id: watched.id.clone(),
+            reports: watched.reports,
+            watched: Some(watched),
+            unread,
+            has_event_id: false,
+            has_passed_unread: false,
+            has_dropped: false,
+        }
+    }
+
+    fn message(&mut self, data: &Bytes) -> Goes {
+        // Most messages are notifications, without an id.
+        let answer = if may_have_id(data) { Answer::from_event(data, &self.id) } else { None };
+        match (answer, self.watched.take()) {
+            // A call has one answer; another one under its id is nobody's.
+            (Some(_), None) => Goes::Nowhere,
+            (Some(answer), Some(watched)) => {
+                let rewrite = (watched.at_answer)(&answer, self.has_event_id);
+                rewrite.apply(&answer).map_or(Goes::AsItCame, Goes::Anew)
+            }
+            (None, watched) => {
+                self.watched = watched;
+                Goes::unclaimed(data, self.reports)
+            }
+        }
+    }
+
+    fn ended(&self, is_timeout: bool) -> Ended {
+        Ended {
+            is_timeout,
+            has_event_id: self.has_event_id,
+            is_too_large: self.has_dropped,
+            is_unreadable: false,
+        }
     }
 }
 
@@ -117,64 +184,131 @@ fn may_be_an_answer(data: &[u8]) -> bool {
 
 /// Whether a text may name this member, spelt plainly or with escapes.
 pub fn names(data: &[u8], name: &str) -> bool {
-    let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
-    has(name.as_bytes()) || has(b"\\u00")
+    holds(data, name) || holds(data, "\\u00")
 }
 
 impl Watch for OneAnswer {
     fn frame(&mut self, frame: Frame) -> Bytes {
+        if frame.is_unseen() {
+            match self.unread {
+                Unread::Drop => {
+                    self.has_dropped = true;
+                    return Bytes::new();
+                }
+                Unread::Pass => {
+                    self.has_passed_unread = true;
+                    return frame.into_raw();
+                }
+            }
+        }
         self.has_event_id = self.has_event_id || frame.event_id().is_some();
-        let answer = frame.answer_to(&self.id);
-        if answer.is_none()
-            && let Some(data) = frame.data()
-            && Doc::parse(data.clone()).is_err()
-            && may_be_an_answer(&data)
-        {
-            if !names(&data, "effect") {
+        let Some(data) = frame.data() else { return frame.into_raw() };
+        if may_have_id(&data) && may_be_an_answer(&data) && Doc::parse(data.clone()).is_err() {
+            if self.unread == Unread::Pass && !names(&data, "effect") {
                 self.has_passed_unread = true;
                 return frame.into_raw();
             }
-            // A report in there would pass as ours to a laxer reader.
-            let ended = Ended { is_timeout: false, has_event_id: false };
+            // A laxer reader would take it for the answer, and a report in it for ours.
+            let ended = Ended { is_unreadable: true, has_event_id: false, ..self.ended(false) };
             let ours = self.watched.take().and_then(|watched| (watched.at_end)(ended));
             return ours.map_or_else(Bytes::new, |message| frame.with_data(&message));
         }
-        match (answer, self.watched.take()) {
-            // A call has one answer; another one under its id is nobody's.
-            (Some(_), None) => Bytes::new(),
-            (Some(answer), Some(watched)) => {
-                rewritten(frame, (watched.at_answer)(&answer, self.has_event_id).apply(&answer))
-            }
-            (_, watched) => {
-                self.watched = watched;
-                unclaimed(frame, self.reports)
-            }
-        }
+        each_message(frame, &data, |message| self.message(message))
     }
 
     fn is_answered(&self) -> bool {
         self.watched.is_none()
     }
 
-    fn end(&mut self, ended: Ended) -> Option<Bytes> {
-        let watched = self.watched.take()?;
-        let ours = (watched.at_end)(ended).map(|message| event(&message));
+    fn end(&mut self, cut: Option<Frame>, is_timeout: bool) -> End {
+        // Complete but for its blank line, the answer is one for the ledger, and is made one for
+        // the client.
+        let cut = match cut {
+            Some(frame) if frame.answer_to(&self.id).is_some() && self.watched.is_some() => {
+                return End { bytes: Some(self.frame(frame)), is_whole: true };
+            }
+            other => other,
+        };
+        let was_answered = self.is_answered();
+        let ended = self.ended(is_timeout);
+        let ours = self.watched.take().and_then(|watched| (watched.at_end)(ended));
         // Two answers under one id would contradict each other.
-        ours.filter(|_| !self.has_passed_unread)
+        match ours.filter(|_| !self.has_passed_unread) {
+            Some(message) => End { bytes: Some(event(&message)), is_whole: true },
+            None => {
+                let cut = cut.map(|frame| unclaimed(frame, self.reports));
+                End { bytes: cut, is_whole: was_answered }
+            }
+        }
     }
 }
 
-/// A frame that answers no call, without a report that it claims (standards MCP-39).
-pub fn unclaimed(frame: Frame, reports: Reports) -> Bytes {
-    match frame.data().map(|data| claim(&data, reports)) {
-        None | Some(Claim::None) => frame.into_raw(),
-        Some(Claim::Taken(message)) => rewritten(frame, Some(message)),
-        Some(Claim::Unread) => frame.without_data(),
+/// What becomes of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Goes {
+    /// It goes on as this.
+    Anew(Bytes),
+    /// It goes on.
+    AsItCame,
+    /// It does not go on.
+    Nowhere,
+}
+
+impl Goes {
+    /// A message that answers no call, without a report that it claims (standards MCP-39).
+    pub fn unclaimed(message: &Bytes, reports: Reports) -> Self {
+        match claim(message, reports) {
+            Claim::None => Self::AsItCame,
+            Claim::Taken(message) => Self::Anew(message),
+            Claim::Unread => Self::Nowhere,
+        }
+    }
+}
+
+/// A frame with what becomes of its message, or of each in its batch (2025-03-26).
+pub fn each_message(frame: Frame, data: &Bytes, mut becomes: impl FnMut(&Bytes) -> Goes) -> Bytes {
+    let batch =
+        data.trim_ascii_start().starts_with(b"[").then(|| Doc::parse(data.clone()).ok()).flatten();
+    let Some(batch) = batch else {
+        return match becomes(data) {
+            Goes::Anew(message) => rewritten(frame, Some(message)),
+            Goes::AsItCame => frame.into_raw(),
+            Goes::Nowhere => frame.without_data(),
+        };
+    };
+    let mut is_changed = false;
+    let mut kept = Vec::new();
+    for message in batch.root().elements() {
+        let message = Bytes::copy_from_slice(message.raw().as_bytes());
+        match becomes(&message) {
+            Goes::AsItCame => kept.push(message),
+            Goes::Anew(other) => {
+                is_changed = true;
+                kept.push(other);
+            }
+            Goes::Nowhere => is_changed = true,
+        }
+    }
+    match (is_changed, kept.is_empty()) {
+        (false, _) => frame.into_raw(),
+        (true, true) => frame.without_data(),
+        (true, false) => {
+            let batch = [b"[", kept.join(&b',').as_slice(), b"]"].concat();
+            rewritten(frame, Some(batch.into()))
+        }
+    }
+}
+
+/// A frame that answers no call, without reports that it claims.
+fn unclaimed(frame: Frame, reports: Reports) -> Bytes {
+    match frame.data() {
+        None => frame.into_raw(),
+        Some(data) => each_message(frame, &data, |message| Goes::unclaimed(message, reports)),
     }
 }
 
 /// A frame with another message in it.
-pub fn rewritten(frame: Frame, message: Option<Bytes>) -> Bytes {
+fn rewritten(frame: Frame, message: Option<Bytes>) -> Bytes {
     match message.as_deref().map(std::str::from_utf8) {
         Some(Ok(text)) => frame.with_data(text),
         Some(Err(_)) | None => frame.into_raw(),
@@ -185,12 +319,12 @@ pub fn rewritten(frame: Frame, message: Option<Bytes>) -> Bytes {
 struct Rewriter {
     splitter: Splitter,
     watch: Box<dyn Watch>,
-    has_event_id: bool,
 }
 
 impl Rewriter {
-    fn new(watch: Box<dyn Watch>) -> Self {
-        Self { splitter: Splitter::default(), watch, has_event_id: false }
+    /// A rewriter that looks into events up to `limit` bytes.
+    fn new(watch: Box<dyn Watch>, limit: usize) -> Self {
+        Self { splitter: Splitter::with_limit(limit), watch }
     }
 
     fn is_answered(&self) -> bool {
@@ -201,8 +335,10 @@ impl Rewriter {
     fn push(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) {
         self.splitter.push(bytes);
         while let Some(frame) = self.splitter.next_frame() {
-            let piece = self.frame(frame);
-            out.push_back(piece);
+            let piece = self.watch.frame(frame);
+            if !piece.is_empty() {
+                out.push_back(piece);
+            }
         }
     }
 
@@ -210,24 +346,10 @@ impl Rewriter {
     /// client in spite of an error: it has its answer, or ours in its place.
     fn end(&mut self, error: Option<&BodyError>, out: &mut VecDeque<Bytes>) -> bool {
         let splitter = std::mem::take(&mut self.splitter);
-        // What was too large to look into may have been the answer.
-        let is_blind = splitter.is_blind();
-        if let Some(frame) = splitter.finish() {
-            let piece = self.frame(frame);
-            out.push_back(piece);
-        }
-        let was_answered = self.is_answered();
         let is_timeout = matches!(error, Some(BodyError::Idle | BodyError::Total));
-        let ours = self.watch.end(Ended { is_timeout, has_event_id: self.has_event_id });
-        let ours = ours.filter(|_| !is_blind);
-        let is_whole = was_answered || ours.is_some();
-        out.extend(ours);
-        is_whole
-    }
-
-    fn frame(&mut self, frame: Frame) -> Bytes {
-        self.has_event_id = self.has_event_id || frame.event_id().is_some();
-        self.watch.frame(frame)
+        let end = self.watch.end(splitter.finish(), is_timeout);
+        out.extend(end.bytes);
+        end.is_whole
     }
 }
 
@@ -237,10 +359,17 @@ fn stream_head(mut parts: Parts) -> Parts {
     parts
 }
 
-/// A stream with one answer that is rewritten where it is read, until `stop` ends it.
-pub fn read_answer(parts: Parts, body: Body, watched: Watched, stop: Stop) -> Response<Body> {
-    let watch = OneAnswer::new(watched);
-    watched_stream(stream_head(parts), body, Box::new(watch), Some(stop))
+/// A stream with one answer that is rewritten where it is read, until `stop` ends it. Events are
+/// looked into up to `limit` bytes.
+pub fn read_answer(
+    parts: Parts,
+    body: Body,
+    watched: Watched,
+    limit: usize,
+    stop: Stop,
+) -> Response<Body> {
+    let watch = OneAnswer::new(watched, Unread::Pass);
+    watched_stream(stream_head(parts), body, Box::new(watch), limit, Some(stop))
 }
 
 /// A stream that passes as it came, until `stop` ends it: while nothing comes, and with an end that is
@@ -287,12 +416,13 @@ pub fn watched_stream(
     parts: Parts,
     body: Body,
     watch: Box<dyn Watch>,
+    limit: usize,
     stop: Option<Stop>,
 ) -> Response<Body> {
     let source = Rewritten {
         stop,
         inner: Some(body),
-        rewriter: Rewriter::new(watch),
+        rewriter: Rewriter::new(watch, limit),
         ready: VecDeque::new(),
         failed: None,
     };
@@ -366,14 +496,15 @@ pub fn write_answer(
     parts: Parts,
     body: Body,
     watched: Watched,
+    limit: usize,
     stall: Duration,
     mut stop: Stop,
 ) -> (Response<Body>, Tail) {
     let (sender, receiver) = Body::channel(CHANNEL);
     let pump = async move {
         let mut body = body;
-        let watch = OneAnswer::new(watched);
-        let mut rewriter = Rewriter::new(Box::new(watch));
+        let watch = OneAnswer::new(watched, Unread::Drop);
+        let mut rewriter = Rewriter::new(Box::new(watch), limit);
         let mut out = VecDeque::new();
         let mut sender = Some(sender);
         loop {

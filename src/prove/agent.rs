@@ -71,7 +71,9 @@ pub(super) async fn all(sidecar: &Arc<Sidecar>, fault: Fault, writes: u32) -> Ve
         let (sidecar, places) = (Arc::clone(sidecar), Arc::clone(&places));
         let comes_at = match fault {
             // These faults come and go, so the calls come over some time.
-            Fault::ConnectRefused | Fault::ProxyKilled => EVERY.saturating_mul(call),
+            Fault::ConnectRefused | Fault::DatabaseKilled | Fault::ProxyKilled => {
+                EVERY.saturating_mul(call)
+            }
             _ => Duration::ZERO,
         };
         calls.spawn(async move {
@@ -147,9 +149,9 @@ async fn told(sidecar: &Sidecar, kind: Kind, call: u32, is_hanging_up: bool) -> 
         Kind::LookedUp | Kind::Bare => call.is_multiple_of(3),
     };
     if has_own_key {
-        request = request.header("idempotency-key", format!("prove-{call}"));
+        request = request.header("idempotency-key", format!("{}-{call}", sidecar.run()));
     }
-    let body = format!("{{\"call\":{call}}}");
+    let body = format!("{{\"call\":{call},\"run\":\"{}\"}}", sidecar.run());
     let request = request.body(Body::full(body)).ok()?;
     let stream = TcpStream::connect(sidecar.data()).await.ok()?;
     let patience = if is_hanging_up { HANG_UP } else { PATIENCE };

@@ -1,12 +1,13 @@
 //! The gateway of [`prove`](super): it makes effects, counts them, and fails as it is told.
 //!
 //! It speaks just enough HTTP/1.1 for the sidecar's requests, on raw sockets, because a fault is about
-//! bytes: a reset, half an answer. Every even call meets the fault, once; the same call later is served.
+//! bytes: a reset, half an answer. For those that are about streams it speaks [HTTP/2](super::streams).
+//! Every even call meets the fault, once; the same call later is served.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -14,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Fault;
+use super::{Fault, streams};
 
 /// How long no connection is taken, and how long they are taken, in turns.
 const REFUSING: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
@@ -26,10 +27,10 @@ const LATE: Duration = Duration::from_millis(900);
 const SLOW: Duration = Duration::from_millis(150);
 
 /// The longest head and the longest body that it reads, in bytes.
-const MAX: usize = 64 * 1024;
+pub(super) const MAX: usize = 64 * 1024;
 
 #[derive(Debug, Default)]
-struct World {
+pub(super) struct World {
     /// Effects by call.
     effects: HashMap<u32, u32>,
     /// Keys that were served, with their call.
@@ -49,6 +50,21 @@ impl World {
         let effects = self.effects.entry(call).or_default();
         *effects = effects.saturating_add(1);
     }
+
+    /// Whether a call meets the fault now: every other one does, once.
+    pub(super) fn meets(&mut self, call: u32) -> bool {
+        call.is_multiple_of(2) && self.met.insert(call)
+    }
+
+    /// How many effects a call had.
+    pub(super) fn effects_of(&self, call: u32) -> u32 {
+        self.effects.get(&call).copied().unwrap_or(0)
+    }
+}
+
+/// A panic of another connection is none of this one's.
+pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A running gateway.
@@ -75,8 +91,7 @@ impl Gateway {
 
     /// How many effects a call had.
     pub(super) fn effects(&self, call: u32) -> u32 {
-        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
-        world.effects.get(&call).copied().unwrap_or(0)
+        lock(&self.world).effects_of(call)
     }
 }
 
@@ -117,29 +132,42 @@ async fn listen(
 }
 
 /// A request, as far as it is looked at.
-struct Asked {
-    method: String,
-    path: String,
-    key: Option<String>,
-    call: Option<u32>,
+pub(super) struct Asked {
+    pub(super) method: String,
+    pub(super) path: String,
+    pub(super) key: Option<String>,
+    pub(super) call: Option<u32>,
+}
+
+/// The call that a request is about.
+pub(super) fn call_of(method: &str, path: &str, body: &[u8]) -> Option<u32> {
+    if method == "GET" {
+        return path.rsplit('/').next()?.parse().ok();
+    }
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    body.get("call")?.as_u64()?.try_into().ok()
 }
 
 async fn connection(stream: TcpStream, fault: Fault, world: Arc<Mutex<World>>) {
+    if fault.is_of_streams() {
+        return streams::connection(stream, fault, world).await;
+    }
     let mut stream = BufReader::new(stream);
     while let Some(asked) = read(&mut stream).await {
         match serve(&asked, fault, &world) {
-            Served::Answer(bytes) => {
-                if stream.get_mut().write_all(&bytes).await.is_err() {
+            Served::Answer(made) => {
+                if stream.get_mut().write_all(&made.to_bytes()).await.is_err() {
                     return;
                 }
             }
-            Served::After(time, bytes) => {
+            Served::After(time, made) => {
                 sleep(time).await;
-                if stream.get_mut().write_all(&bytes).await.is_err() {
+                if stream.get_mut().write_all(&made.to_bytes()).await.is_err() {
                     return;
                 }
             }
-            Served::Half(bytes) => {
+            Served::Half(made) => {
+                let bytes = made.to_bytes();
                 let half = bytes.get(..bytes.len() / 2).unwrap_or_default();
                 // Either way there is no whole answer.
                 drop(stream.get_mut().write_all(half).await);
@@ -190,42 +218,53 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let call = match method.as_str() {
-        "GET" => path.rsplit('/').next()?.parse().ok(),
-        _ => body.get("call").and_then(|call| call.as_u64()?.try_into().ok()),
-    };
+    let call = call_of(&method, &path, &body);
     Some(Asked { method, path, key, call })
 }
 
-enum Served {
-    After(Duration, Vec<u8>),
-    Answer(Vec<u8>),
+pub(super) enum Served {
+    After(Duration, Made),
+    Answer(Made),
     Close,
-    Half(Vec<u8>),
+    Half(Made),
     Reset,
 }
 
-fn answer(status: &str, body: &str) -> Vec<u8> {
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-    );
-    format!("{head}{body}").into_bytes()
+/// An answer.
+pub(super) struct Made {
+    pub(super) status: u16,
+    pub(super) body: String,
 }
 
-fn serve(asked: &Asked, fault: Fault, world: &Mutex<World>) -> Served {
-    let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+impl Made {
+    fn new(status: u16, body: impl Into<String>) -> Self {
+        Self { status, body: body.into() }
+    }
+
+    /// As HTTP/1.1 has it.
+    fn to_bytes(&self) -> Vec<u8> {
+        let Self { status, body } = self;
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        format!("{head}{body}").into_bytes()
+    }
+}
+
+/// What becomes of a request.
+pub(super) fn serve(asked: &Asked, fault: Fault, world: &Mutex<World>) -> Served {
+    let mut world = lock(world);
     let Some(call) = asked.call else {
-        return Served::Answer(answer("404 Not Found", "{}"));
+        return Served::Answer(Made::new(404, "{}"));
     };
     if asked.method == "GET" {
         return Served::Answer(match world.effects.get(&call) {
-            Some(_) => answer("200 OK", &format!("{{\"call\":{call}}}")),
-            None => answer("404 Not Found", "{}"),
+            Some(_) => Made::new(200, format!("{{\"call\":{call}}}")),
+            None => Made::new(404, "{}"),
         });
     }
-    let is_hit = call.is_multiple_of(2) && world.met.insert(call);
+    let is_hit = world.meets(call);
     if is_hit && fault == Fault::ResetBefore {
         return Served::Reset;
     }
@@ -236,7 +275,7 @@ fn serve(asked: &Asked, fault: Fault, world: &Mutex<World>) -> Served {
         // Without a key the network alone would double the effect, so only this kind meets it.
         world.deliver(call, key);
     }
-    let made = answer("201 Created", &format!("{{\"call\":{call}}}"));
+    let made = Made::new(201, format!("{{\"call\":{call}}}"));
     if !is_hit {
         return Served::Answer(made);
     }
@@ -246,10 +285,14 @@ fn serve(asked: &Asked, fault: Fault, world: &Mutex<World>) -> Served {
         Fault::AnswerLost => Served::Close,
         Fault::LateAnswer => Served::After(LATE, made),
         Fault::AgentGone => Served::After(SLOW, made),
-        Fault::ServerError => Served::Answer(answer("500 Internal Server Error", "{}")),
-        Fault::TooMany => Served::Answer(answer("429 Too Many Requests", "{}")),
+        Fault::ServerError => Served::Answer(Made::new(500, "{}")),
+        Fault::TooMany => Served::Answer(Made::new(429, "{}")),
         Fault::ConnectRefused
+        | Fault::DatabaseKilled
         | Fault::DeliveredTwice
+        // What the relay could not do without a lie.
+        | Fault::GoawayAfter
+        | Fault::GoawayBefore
         | Fault::None
         | Fault::ProxyKilled
         | Fault::ResetBefore => Served::Answer(made),

@@ -15,17 +15,20 @@
 //! | `bare` | neither | at most one; where the answer was lost, `unknown`, and every repeat refused |
 //!
 //! And for every kind: an entry `accepted` has its effect, an entry `rejected` has none, and no effect
-//! is without an entry. The faults are in [`Fault`]. What cannot be made to happen from user space (an
-//! I/O error of the disk, a full volume, a lost database) is in the tests, which use `strace`, a small
-//! volume and a database of their own.
+//! is without an entry. The faults are in [`Fault`]; `database-killed` is tried with a ledger in a database
+//! on this machine. What cannot be made to happen from user space (an I/O error of the disk, a full volume,
+//! a database that stands still) is in the tests, which use `strace`, a small volume and a database of their
+//! own.
 //!
 //! What can go wrong here: no loopback port, no writable temporary directory, no processes. Nothing is
-//! configured from the environment. Limits: [`AGENTS`] calls at the same time; a call that has not come
+//! configured from the environment but the password of a ledger that is given (`PGPASSWORD`). Limits: [`AGENTS`] calls at the same time; a call that has not come
 //! to its end after [`PATIENCE`] is counted as stuck, which is a failure.
 
 mod agent;
+mod database;
 mod gateway;
 mod sidecar;
+mod streams;
 
 use std::io;
 use std::sync::Arc;
@@ -68,10 +71,24 @@ words! {
         ServerError = "500-after-effect",
         /// A 429 although the effect is made.
         TooMany = "429-after-effect",
+        /// Over HTTP/2, a GOAWAY that leaves the call's stream out.
+        GoawayBefore = "goaway-before",
+        /// Over HTTP/2, a GOAWAY that includes the call's stream, whose effect is made and whose answer
+        /// does not come.
+        GoawayAfter = "goaway-after",
         /// The agent hangs up before its answer.
         AgentGone = "agent-gone",
         /// `kill -9` of the sidecar, again and again.
         ProxyKilled = "proxy-killed",
+        /// The ledger's database dies at a commit, before it is made or when nobody was told.
+        DatabaseKilled = "database-killed",
+    }
+}
+
+impl Fault {
+    /// Whether the gateway speaks HTTP/2 for it.
+    fn is_of_streams(self) -> bool {
+        matches!(self, Self::GoawayAfter | Self::GoawayBefore)
     }
 }
 
@@ -94,7 +111,7 @@ words! {
 pub struct Options {
     /// Intended calls per fault, spread over the kinds.
     pub writes: u32,
-    /// Only these faults; empty: all.
+    /// Only these faults; empty: all that the ledger lets happen.
     pub faults: Vec<Fault>,
     /// The sidecar's ledger; `None`: a file in the temporary folder.
     pub ledger: Option<String>,
@@ -103,6 +120,11 @@ pub struct Options {
 /// Why nothing could be proved.
 #[derive(Debug, thiserror::Error)]
 pub enum ProveError {
+    /// A ledger that cannot die at a commit: a file, or a database that is not on this machine.
+    #[error(
+        "`database-killed` needs a ledger in a database on this machine that is spoken to in plain text"
+    )]
+    Database,
     /// The temporary folder.
     #[error("no folder can be made in the temporary directory")]
     Folder(#[source] io::Error),
@@ -191,7 +213,13 @@ pub fn prove(options: &Options, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, 
         .enable_all()
         .build()
         .map_err(ProveError::Gateway)?;
-    let all = Fault::ALL.to_vec();
+    let mut all = Fault::ALL.to_vec();
+    if sidecar::database(options.ledger.as_deref()).is_none() {
+        if options.faults.contains(&Fault::DatabaseKilled) {
+            return Err(ProveError::Database);
+        }
+        all.retain(|fault| *fault != Fault::DatabaseKilled);
+    }
     let faults = if options.faults.is_empty() { &all } else { &options.faults };
     let mut rows = Vec::new();
     for fault in faults {
@@ -206,8 +234,8 @@ pub fn prove(options: &Options, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, 
 async fn one(fault: Fault, options: &Options) -> Result<Vec<Row>, ProveError> {
     let folder = Folder::new().map_err(ProveError::Folder)?;
     let gateway = Gateway::start(fault).await.map_err(ProveError::Gateway)?;
-    let sidecar = Sidecar::start(&folder, gateway.address(), options.ledger.as_deref()).await?;
-    let sidecar = Arc::new(sidecar);
+    let ledger = options.ledger.as_deref();
+    let sidecar = Arc::new(Sidecar::start(&folder, gateway.address(), fault, ledger).await?);
     let mut settling = JoinSet::new();
     settling.spawn(sidecar::settle_all(Arc::clone(&sidecar)));
     let mut killing = JoinSet::new();
@@ -217,6 +245,7 @@ async fn one(fault: Fault, options: &Options) -> Result<Vec<Row>, ProveError> {
     let truths = agent::all(&sidecar, fault, options.writes).await;
     // Whether that was in the middle of a start or not: it serves from here on.
     killing.shutdown().await;
+    sidecar.let_live();
     sidecar.ensure().await?;
     let truths = agent::states(&sidecar, truths).await;
     settling.shutdown().await;

@@ -1,8 +1,10 @@
 //! The sidecar of [`prove`](super): this very program as a process of its own, so that it can be killed.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -16,8 +18,11 @@ use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-use super::ProveError;
+use super::database::Relay;
+use super::{Fault, ProveError};
 use crate::admin::client::ask;
+use crate::config::PASSWORD;
+use crate::ledger::{Address, Place};
 
 /// How long a start may take.
 const START: Duration = Duration::from_secs(30);
@@ -97,39 +102,97 @@ pub(super) struct Sidecar {
     ledger: String,
     policies: PathBuf,
     log: PathBuf,
-    upstream: SocketAddr,
+    upstream: String,
+    /// What tells its calls from those of an earlier fault in the same ledger.
+    run: String,
+    /// The password of its database, if it has one.
+    password: Option<OsString>,
+    /// What stands before its database.
+    relay: Option<Relay>,
     child: Mutex<Option<Child>>,
 }
 
+/// The database that a ledger is in, if it can be made to die at a commit.
+pub(super) fn database(ledger: Option<&str>) -> Option<Address> {
+    let url = ledger.filter(|ledger| Place::is_remote(ledger))?;
+    let password = std::env::var(PASSWORD).ok();
+    Address::parse(url, password.as_deref()).ok().filter(|address| address.endpoint().is_some())
+}
+
+/// Ports below those that the system gives of itself (32,768 and above): one of these could be given to a
+/// connection while the sidecar that had it is killed and not yet there again.
+const PORTS: (u16, u16) = (12_000, 20_000);
+
 /// A port that is free at this moment.
 fn free() -> io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
+    for _ in 0..PORTS.1 {
+        let mut random = [0; 2];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let port = PORTS.0 + u16::from_be_bytes(random) % PORTS.1;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return listener.local_addr();
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::AddrInUse))
 }
 
 impl Sidecar {
     pub(super) async fn start(
         folder: &Folder,
         upstream: SocketAddr,
+        fault: Fault,
         ledger: Option<&str>,
     ) -> Result<Self, ProveError> {
         let path = &folder.path;
         let own = || path.join("ledger.db").display().to_string();
+        let mut ledger = ledger.map_or_else(own, str::to_owned);
+        let mut password = std::env::var_os(PASSWORD).filter(|_| Place::is_remote(&ledger));
+        let mut relay = None;
+        if fault == Fault::DatabaseKilled
+            && let Some(address) = database(Some(&ledger))
+            && let Some(started) = Relay::start(path, &address).map_err(ProveError::Process)?
+        {
+            let (url, secret) = address.behind(path);
+            ledger = url;
+            password = secret.map(OsString::from_vec);
+            relay = Some(started);
+        }
+        let scheme = if fault.is_of_streams() { "h2c" } else { "http" };
         let sidecar = Self {
             data: free().map_err(ProveError::Process)?,
             telemetry: free().map_err(ProveError::Process)?,
             socket: path.join("admin.sock"),
-            ledger: ledger.map_or_else(own, str::to_owned),
+            ledger,
             policies: path.join("policies"),
             log: path.join("log"),
-            upstream,
+            upstream: format!("{scheme}://{upstream}"),
+            run: uuid::Uuid::now_v7().simple().to_string(),
+            password,
+            relay,
             child: Mutex::new(None),
         };
         sidecar.ensure().await?;
+        if let Some(relay) = &sidecar.relay {
+            relay.arm(true);
+        }
         Ok(sidecar)
+    }
+
+    /// Its database dies no more.
+    pub(super) fn let_live(&self) {
+        if let Some(relay) = &self.relay {
+            relay.arm(false);
+            tracing::debug!(deaths = relay.deaths(), "the database lives from here on");
+        }
     }
 
     pub(super) fn data(&self) -> SocketAddr {
         self.data
+    }
+
+    /// What tells its calls from others of the same ledger.
+    pub(super) fn run(&self) -> &str {
+        &self.run
     }
 
     /// Starts the process if it is not there, and waits until it serves.
@@ -167,9 +230,10 @@ impl Sidecar {
 
     fn spawn(&self) -> io::Result<Child> {
         let log = File::options().create(true).append(true).open(&self.log)?;
-        Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .args(["run", "--strict"])
-            .args(["--upstream", &format!("http://{}", self.upstream)])
+            .args(["--upstream", &self.upstream])
             .arg("--policies")
             .arg(&self.policies)
             .args(["--ledger", &self.ledger])
@@ -181,8 +245,11 @@ impl Sidecar {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
+            .kill_on_drop(true);
+        if let Some(password) = &self.password {
+            command.env(PASSWORD, password);
+        }
+        command.spawn()
     }
 
     /// `kill -9`, and its end.

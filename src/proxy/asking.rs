@@ -6,8 +6,9 @@
 //! where nothing else goes on it. The status of the stream is out
 //! by then, so what the upstream answers with another status comes as a JSON-RPC error.
 //!
-//! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the refusal
-//! that a client gets which cannot be asked ends the stream.
+//! Limits: [`McpSettings::question`](crate::pipeline::McpSettings::question), after which the
+//! refusal that a client gets which cannot be asked ends the stream; so it does when the session or
+//! the process ends first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -66,7 +67,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
             head.headers.get_all(header::ACCEPT).iter().any(|accept| {
                 accept.to_str().is_ok_and(|accept| accept.contains("text/event-stream"))
             });
-        let live = shared.policies.load();
+        let live = shared.policies.peek();
         let is_read = live.snapshot.find_tool(call.name()).is_some_and(|group| {
             group.operations.iter().all(|served| served.operation.class == Class::Read)
         });
@@ -85,7 +86,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         question: Question,
         refused: Box<Refused>,
         body: Collected,
-        peer: Peer,
+        peer: Arc<Peer>,
     ) -> Response<Body> {
         let (sender, stream) = Body::channel(CHANNEL);
         let made: Arc<Made> = Arc::default();
@@ -189,7 +190,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let mut random = [0; 16];
         fill_random(&mut random);
         // A client that cancels the call takes it back before it was made.
-        let flight = shared.mcp.flights.begin(session.clone(), id.clone());
+        let flight = shared.mcp.flights.begin(session.clone(), id.clone(), Arc::default());
         let Some(mut asked) = shared.mcp.questions.ask(session, random) else {
             return Some(Outcome::Unavailable);
         };
@@ -201,12 +202,15 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         let request = asked.request(&question.message, modes);
         sender.reserve().await?.send(event(&request));
         tokio::select! {
-            // Dropped by another branch: the client has left or cancelled, and its answer matters no more.
+            biased;
+            // Dropped by another branch: the client has left or cancelled, or the process ends, and
+            // its answer matters no more.
             heard = tokio::time::timeout(shared.settings.mcp.question, asked.answer()) => {
                 Some(heard.ok().flatten().unwrap_or(Outcome::Unavailable))
             }
             () = sender.closed() => None,
             () = flight.over(Duration::ZERO) => None,
+            () = shared.tasks.hurried() => Some(Outcome::Unavailable),
         }
     }
 

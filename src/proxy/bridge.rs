@@ -9,6 +9,7 @@
 //! Limits: [`MAX_BODY`] bytes. The route is there while the policy declares a tool, unless
 //! `mcp.call_route` is `forward`: then the upstream serves it, and it is a plain HTTP call.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::response::Parts;
@@ -83,7 +84,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         oddity: Option<Oddity>,
         body: Body,
         permit: Permit,
-        peer: Peer,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
         let refuse = |refusal: Refusal| self.refuse(refusal.into(), Voice::Rest);
@@ -266,7 +267,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         principal: &Principal,
         id: &Id,
         permit: Permit,
-        peer: Peer,
+        peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
         let answered = match answered {
@@ -279,7 +280,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 // What cannot be read has its report in a header, as the pipeline gave it.
                 let kept = reply.report.take();
                 let kept = kept
-                    .or_else(|| parts.headers.get(&self.cx.shared.settings.report_header).cloned());
+                    .or_else(|| parts.headers.get(self.cx.shared.settings.report_header).cloned());
                 let report = report_of(answer.as_ref()).or(kept).unwrap_or_else(|| {
                     Report { class: reply.class, ..Report::default() }.to_header(MAX_HEADER)
                 });

@@ -23,7 +23,7 @@ use crate::http::headers as http_headers;
 use crate::mcp::answer::{Answer, Kind as AnswerKind, Reports, put_report};
 use crate::mcp::catalog::Tool;
 use crate::mcp::claims::{Claim, claim};
-use crate::mcp::jsonrpc::{Id, Kind, Message, code};
+use crate::mcp::jsonrpc::{Id, Kind, Message, code, holds};
 use crate::mcp::list::{Said, decorate};
 use crate::mcp::questions::Questions;
 use crate::mcp::reply;
@@ -37,7 +37,7 @@ use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
 use crate::pipeline::settle::{is_encoded, is_event_stream, passed, void_old_body};
 use crate::pipeline::stream::{
-    Ended, Rewrite, Stop, Watch, Watched, read_answer, rewritten, unclaimed, watched_stream,
+    End, Goes, Rewrite, Stop, Watch, Watched, each_message, read_answer, watched_stream,
 };
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
@@ -155,6 +155,9 @@ impl<P> Edge<P> {
                 let response = self.pass(head, oddity, body, permit).await;
                 if response.status().is_success() {
                     shared.mcp.sessions.forget(&session);
+                    // Before its calls: the one that waits for an answer is told that it was not
+                    // made.
+                    shared.mcp.questions.end(&session);
                     shared.mcp.flights.end(&session);
                     shared.mcp.elsewhere.end_session(&session);
                 }
@@ -182,7 +185,8 @@ impl<P> Edge<P> {
         let watch = Standing { shared: Arc::clone(&self.cx.shared), principal, session };
         let drain = self.cx.drain.clone();
         let stop = async move { drain.begun().await };
-        watched_stream(parts, body, Box::new(watch), Some(Box::pin(stop)))
+        let limit = self.cx.shared.settings.limits.response_body_bytes;
+        watched_stream(parts, body, Box::new(watch), limit, Some(Box::pin(stop)))
     }
 
     /// Passes a message whose answer is read: it is asked for without a coding.
@@ -228,7 +232,7 @@ impl<P> Edge<P> {
             Sent::Answer(answer) => {
                 let (mut parts, body) = answer.into_parts();
                 let stripped =
-                    http_headers::sift_answer(&mut parts.headers, &settings.report_header);
+                    http_headers::sift_answer(&mut parts.headers, settings.report_header);
                 shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
                 Response::from_parts(parts, passed(shared, body).hold(permit))
             }
@@ -263,7 +267,8 @@ async fn observed(
         };
         let tasks = shared.tasks.clone();
         let stop: Stop = Box::pin(async move { tasks.hurried().await });
-        return read_answer(parts, body, watched, stop);
+        let limit = shared.settings.limits.response_body_bytes;
+        return read_answer(parts, body, watched, limit, stop);
     }
     if !is_json(essence(&parts.headers)) {
         return Response::from_parts(parts, body);
@@ -372,30 +377,29 @@ struct Standing {
 
 impl Watch for Standing {
     fn frame(&mut self, frame: Frame) -> Bytes {
-        match frame.data().and_then(|data| self.message(&data)) {
-            Some(message) => rewritten(frame, Some(message)),
-            None => unclaimed(frame, self.shared.settings.mcp.reports),
-        }
+        let Some(data) = frame.data() else { return frame.into_raw() };
+        let reports = self.shared.settings.mcp.reports;
+        each_message(frame, &data, |message| match self.message(message) {
+            Some(other) => Goes::Anew(other),
+            None => Goes::unclaimed(message, reports),
+        })
     }
 
     fn is_answered(&self) -> bool {
         true
     }
 
-    fn end(&mut self, _: Ended) -> Option<Bytes> {
-        None
+    fn end(&mut self, cut: Option<Frame>, _: bool) -> End {
+        End { bytes: cut.map(|frame| self.frame(frame)), is_whole: true }
     }
 }
 
 impl Standing {
     /// What goes on in the place of a message; `None`: the message as it came.
     fn message(&self, data: &Bytes) -> Option<Bytes> {
-        let has = |needle: &[u8]| data.windows(needle.len()).any(|window| window == needle);
         // Most events concern nobody; a name may be spelt with escapes.
-        if !["\"result\"", "\"error\"", "notifications/t", "\\u"]
-            .iter()
-            .any(|needle| has(needle.as_bytes()))
-        {
+        let concerning = ["\"result\"", "\"error\"", "notifications/t", "\\u"];
+        if !concerning.iter().any(|needle| holds(data, needle)) {
             return None;
         }
         let doc = Doc::parse(data.clone()).ok()?;

@@ -96,12 +96,12 @@ where
     };
     let delivery = DeliveryHandle::new(Arc::clone(&shared));
     let (is_tls, name) = (stream.is_tls(), security.name(&stream));
-    let peer = Peer { address, forwarded, delivery, is_tls, name };
+    let peer = Arc::new(Peer { address, forwarded, delivery, is_tls, name });
     let io = Watched::new(stream, prefix, Arc::clone(&shared), Arc::clone(&state.has_read));
     let of_calls = Arc::clone(&state);
     let service = service_fn(move |request: Request<Incoming>| {
         let busy = Busy::new(&of_calls);
-        let answering = service(Arrival { request, peer: peer.clone() });
+        let answering = service(Arrival { request, peer: Arc::clone(&peer) });
         async move {
             let mut answer = answering.await;
             // Ours, not that of whoever made the answer (H-8); hyper lowers it for older clients.

@@ -770,7 +770,7 @@ async fn watches_are_bounded_and_none_outlives_its_connection() {
         for _ in 0..130 {
             arrival.peer.delivery.watch(hooks.hook());
         }
-        *handle.lock().unwrap() = Some(arrival.peer.delivery);
+        *handle.lock().unwrap() = Some(arrival.peer.delivery.clone());
         async { ok(Body::empty()) }
     });
     let mut client = Client::new(&server).await;

@@ -21,11 +21,12 @@ use std::task::{Context, Poll};
 use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 
 use super::{NotSentReason, Protocol};
-use crate::tls::ClientTls;
+use crate::tls::{ClientTls, Wire};
 
 /// A host and a port, such as `gateway.example:8080`, `10.0.0.7:80` or `[::1]:8080`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,16 +95,11 @@ impl fmt::Display for Authority {
 }
 
 /// A connection before HTTP.
-pub(super) enum Transport {
-    Tcp(TcpStream),
-    Tls(Box<Secured>),
-}
-
-/// A connection through TLS.
-pub(super) struct Secured {
-    stream: TlsStream<TcpStream>,
+pub(super) struct Transport {
+    wire: Wire<TlsStream<TcpStream>>,
     refusal: Refusal,
     has_read: bool,
+    heard: Option<Arc<Notify>>,
 }
 
 /// Whether the upstream refused our certificate in place of an answer.
@@ -116,7 +112,11 @@ impl Refusal {
     }
 }
 
-impl Secured {
+impl Transport {
+    fn new(wire: Wire<TlsStream<TcpStream>>) -> Self {
+        Self { wire, refusal: Refusal::default(), has_read: false, heard: None }
+    }
+
     /// Looks at an error: an alert about certificates before any byte of the upstream's is a refusal.
     fn look(&self, error: &io::Error) {
         let inner = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
@@ -145,21 +145,21 @@ impl Secured {
 impl Transport {
     /// Both sides speak HTTP/2.
     pub(super) fn is_http2(&self, protocol: &Protocol) -> bool {
-        match (self, protocol) {
-            (Self::Tcp(_), Protocol::ClearHttp2) => true,
-            (Self::Tcp(_), Protocol::Clear | Protocol::Tls(_)) => false,
-            (Self::Tls(secured), _) => {
-                secured.stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice())
-            }
+        match (&self.wire, protocol) {
+            (Wire::Plain(_), Protocol::ClearHttp2) => true,
+            (Wire::Plain(_), Protocol::Clear | Protocol::Tls(_)) => false,
+            (Wire::Tls(stream), _) => stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice()),
         }
     }
 
     /// Tells later whether our certificate was refused.
     pub(super) fn refusal(&self) -> Refusal {
-        match self {
-            Self::Tcp(_) => Refusal::default(),
-            Self::Tls(secured) => secured.refusal.clone(),
-        }
+        self.refusal.clone()
+    }
+
+    /// Is told once, when the first bytes of the upstream's have come.
+    pub(super) fn heard(&mut self) -> Arc<Notify> {
+        Arc::clone(self.heard.get_or_insert_default())
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) async fn connect(
 ) -> Result<Transport, NotSentReason> {
     let stream = connect_any(to, deadline).await?;
     match protocol {
-        Protocol::Clear | Protocol::ClearHttp2 => Ok(Transport::Tcp(stream)),
+        Protocol::Clear | Protocol::ClearHttp2 => Ok(Transport::new(Wire::Plain(stream))),
         Protocol::Tls(tls) => secure(stream, tls, deadline).await,
     }
 }
@@ -183,10 +183,7 @@ async fn secure(
 ) -> Result<Transport, NotSentReason> {
     let (connector, name) = tls.connector();
     match timeout_at(deadline, connector.connect(name, stream)).await {
-        Ok(Ok(stream)) => {
-            let refusal = Refusal::default();
-            Ok(Transport::Tls(Box::new(Secured { stream, refusal, has_read: false })))
-        }
+        Ok(Ok(stream)) => Ok(Transport::new(Wire::Tls(Box::new(stream)))),
         Ok(Err(error)) => {
             tracing::warn!(%error, "the TLS handshake with the upstream failed");
             Err(NotSentReason::Tls)
@@ -253,19 +250,20 @@ impl AsyncRead for Transport {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(secured) => {
-                let before = buffer.filled().len();
-                let polled = Pin::new(&mut secured.stream).poll_read(cx, buffer);
-                match &polled {
-                    Poll::Ready(Err(error)) => secured.look(error),
-                    Poll::Ready(Ok(())) => secured.has_read |= buffer.filled().len() > before,
-                    Poll::Pending => {}
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.wire).poll_read(cx, buffer);
+        match &polled {
+            Poll::Ready(Err(error)) => this.look(error),
+            Poll::Ready(Ok(())) if !this.has_read && buffer.filled().len() > before => {
+                this.has_read = true;
+                if let Some(heard) = this.heard.take() {
+                    heard.notify_one();
                 }
-                polled
             }
+            Poll::Ready(Ok(())) | Poll::Pending => {}
         }
+        polled
     }
 }
 
@@ -275,10 +273,7 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_write(cx, bytes),
-        }
+        Pin::new(&mut self.get_mut().wire).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -286,31 +281,19 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_write_vectored(cx, slices),
-        }
+        Pin::new(&mut self.get_mut().wire).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => stream.is_write_vectored(),
-            Self::Tls(secured) => secured.stream.is_write_vectored(),
-        }
+        self.wire.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.get_mut().wire).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(secured) => Pin::new(&mut secured.stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.get_mut().wire).poll_shutdown(cx)
     }
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::NotSentReason;
 use super::connect::{Refusal, Transport};
@@ -42,8 +42,8 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How often a connection is asked whether it lives, and how long it may take.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is looked whether a new connection's SETTINGS have come: well below what a handshake
-/// takes.
+/// How often it is looked whether SETTINGS that have begun to come are in force: a frame may be
+/// cut, and what reads them may run on another thread.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a connection rests before it is closed. Longer than HTTP/1.1's, because GOAWAY says what
 /// a close in the same moment leaves open there.
@@ -77,12 +77,13 @@ impl Drop for Share {
 
 impl Shared {
     pub(super) async fn open(
-        transport: Transport,
+        mut transport: Transport,
         generation: u64,
         tasks: &Tasks,
         deadline: Instant,
     ) -> Result<Self, NotSentReason> {
         let refusal = transport.refusal();
+        let heard = transport.heard();
         let handshake = Builder::new(Background(tasks.clone()))
             .timer(TokioTimer::new())
             .max_header_list_size(MAX_HEAD)
@@ -96,7 +97,8 @@ impl Shared {
             .await;
         let Ok((sender, connection)) = handshake else { return Err(NotSentReason::Closed) };
         let mut connection = Box::pin(connection);
-        // Nobody is told when they come, so they are looked for; once for a connection's life.
+        // The upstream's first bytes are its SETTINGS; nobody else is told when they come.
+        let mut has_begun = false;
         let most = loop {
             match connection.current_max_send_streams() {
                 0 if Instant::now() >= deadline => return Err(NotSentReason::ConnectTimeout),
@@ -109,7 +111,9 @@ impl Shared {
                     true => NotSentReason::Tls,
                     false => NotSentReason::Closed,
                 }),
-                () = sleep(LOOK_EVERY) => {}
+                () = heard.notified(), if !has_begun => has_begun = true,
+                () = sleep(LOOK_EVERY), if has_begun => {}
+                () = sleep_until(deadline) => {}
             }
         };
         let streams = Arc::new(Streams { open: AtomicUsize::new(0), most: AtomicUsize::new(most) });

@@ -92,6 +92,18 @@ impl Pool {
         Ok((link, Instant::now()))
     }
 
+    /// A connection that is ready for a request and that nobody has to wait for.
+    pub(super) fn at_hand(self: &Arc<Self>, now: Instant) -> Option<Box<Link>> {
+        let place = self.place(self.free.try_acquire().ok()?);
+        match self.take_idle(now) {
+            Some(mut link) => {
+                link.occupy(place);
+                Some(link)
+            }
+            None => self.share(place, now, None).ok(),
+        }
+    }
+
     /// Makes a connection, or finds that another call has made one meanwhile that has room.
     async fn make(
         self: &Arc<Self>,

@@ -452,7 +452,7 @@ async fn a_call_under_way_ends_well_on_a_connection_that_goes_away_and_the_next_
     })
     .await;
     let upstream = server.upstream(Protocol::ClearHttp2);
-    let mut first = pin!(upstream.send(post(), &PATIENT));
+    let mut first = std::pin::pin!(upstream.send(post(), &PATIENT));
     let second = async {
         wait_for("the first request", || server.seen() == 1).await;
         // GOAWAY may still be under way: a call on the old connection is refused and sent again.

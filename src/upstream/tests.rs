@@ -435,11 +435,12 @@ async fn a_call_of_a_task_that_has_used_up_its_turn_goes_on_in_the_next() {
     let upstream = seen.upstream();
     read(answer(upstream.send(get(), &PATIENT)).await.into_body()).await;
 
-    let mut sending = pin!(upstream.send(get(), &PATIENT));
+    let mut sending = std::pin::pin!(upstream.send(get(), &PATIENT));
     let mut has_used_it_up = false;
     let sent = poll_fn(|cx| {
         while !has_used_it_up {
-            has_used_it_up = pin!(tokio::task::coop::consume_budget()).poll(cx).is_pending();
+            has_used_it_up =
+                std::pin::pin!(tokio::task::coop::consume_budget()).poll(cx).is_pending();
         }
         sending.as_mut().poll(cx)
     });

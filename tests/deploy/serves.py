@@ -32,7 +32,8 @@ def moved(text, folder):
     """Settings with folders under `folder` and free ports; and the telemetry's port."""
     for place, name in (("/var/lib/takeback", "state"), ("/etc/takeback/policies", "policy"),
                         ("/etc/takeback/policy", "policy"),
-                        ("/var/run/secrets/takeback/upstream", "secret")):
+                        ("/var/run/secrets/takeback/upstream", "secret"),
+                        ("/var/run/secrets/takeback/ledger-key", "secret")):
         text = text.replace(place, f"{folder}/{name}")
     telemetry = sidecar.free_port()
     text = re.sub(r"^telemetry_listen: \S+$", f"telemetry_listen: 127.0.0.1:{telemetry}", text, flags=re.M)
@@ -62,6 +63,7 @@ def serve(program, config, policy):
             (place / name).mkdir()
         for name, text in policy.items():
             (place / "policy" / name).write_text(text)
+        (place / "secret/keys").write_text("0123456789abcdef0123456789abcdef\n")
         (place / "secret/headers").write_text("Authorization: Bearer test\n")
         text, port = moved(config, folder)
         (place / "config.yaml").write_text(text)

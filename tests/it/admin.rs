@@ -1,10 +1,10 @@
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
 use crate::support::agent::Answer;
 use crate::support::process::{Home, Process};
-use crate::support::{Act, Agent, Upstream};
+use crate::support::{Act, Agent, Upstream, port};
 
 const POLICY: &str = r#"
 version: 1
@@ -28,7 +28,7 @@ const OPERATOR: &str = "operator-0123456789-0123456789-012345";
 fn networked(home: &Home) -> (Process, SocketAddr) {
     let tokens = home.folder().join("tokens");
     std::fs::write(&tokens, format!("r read {READER}\no operate {OPERATOR}\n")).unwrap();
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = port::free();
     let process = home.start_set(&[
         ("ADMIN_LISTEN", &address.to_string()),
         ("ADMIN_TOKENS_FILE", tokens.to_str().unwrap()),

@@ -215,22 +215,19 @@ fn a_second_answer_under_the_same_id_is_nobodys() {
 }
 
 #[test]
-fn a_report_that_has_no_place_in_the_body_goes_into_the_header() {
+fn the_report_of_a_read_that_is_too_long_to_be_looked_into_goes_into_the_header() {
     let long = format!(
         r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"x":"{}"}}}}"#,
         "y".repeat(2 << 20)
     );
-    for (name, body) in [
-        ("write", long.clone()),
-        ("read", long),
-        ("write", r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":[1]}}"#.to_owned()),
-    ] {
-        let upstream = Upstream::start(move |_| Act::json(200, &body));
-        let sidecar = Sidecar::start(POLICY, &upstream);
-        let answer = mcp(&mut sidecar.agent(), "/mcp", &call(name, json!({"confirm": true})));
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.report()["operation"], format!("tool.{name}"));
-    }
+    let body = long.clone();
+    let upstream = Upstream::start(move |_| Act::json(200, &body));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let answer = mcp(&mut sidecar.agent(), "/mcp", &call("read", json!({})));
+
+    assert_eq!((answer.status, answer.text() == long), (200, true), "it passes untouched");
+    assert_eq!(answer.report()["operation"], "tool.read");
 }
 
 #[test]

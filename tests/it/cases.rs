@@ -259,6 +259,25 @@ fn h_20l_an_answer_that_is_cut_is_unknown() {
 }
 
 #[test]
+fn case_g7_a_caller_that_approves_by_itself_does_not_outweigh_the_policy_which_is_named() {
+    let policy = "version: 1\noperations:\n  things.create:\n    match: { http: \"POST /things\" }\n    \
+                  effect: { class: irreversible, kind: create }\n    confirm: LEVEL\n";
+    for level in ["challenge", "human"] {
+        let upstream = Upstream::start(|_| Act::json(200, "{}"));
+        let sidecar = Sidecar::start(&policy.replace("LEVEL", level), &upstream);
+
+        let refused = sidecar.agent().post("/things", &[CONFIRM], "{}");
+
+        assert_eq!(refused.status, 428, "{level}");
+        assert_eq!(refused.json()["confirm"]["level"], level);
+        let text = refused.text();
+        assert!(text.contains("things.create is irreversible"), "{text}");
+        assert!(text.contains("as this proxy's policy says"), "{text}");
+        assert!(upstream.received().is_empty(), "{level}");
+    }
+}
+
+#[test]
 fn human_level_calls_are_refused_with_a_clear_message_and_no_token() {
     let policy = POLICY.replace(
         "    effect: { class: irreversible, kind: create }\n    confirm: caller\n  messages",

@@ -1,7 +1,9 @@
 use std::sync::Mutex;
 
 use rustix::process::Signal;
+use serde_json::json;
 
+use crate::support::mcp::{call, envelope, modern, post, post_modern, post_with, request};
 use crate::support::postgres::{Database, Server};
 use crate::support::process::Home;
 use crate::support::{Act, Agent, Upstream, wait};
@@ -165,4 +167,106 @@ fn what_is_wrong_with_a_database_is_said_and_its_password_is_not() {
     let (code, text) = home.run(&["ledger", "list"]);
     assert_eq!(code, Some(65), "{text}");
     assert!(text.contains("holds no ledger"), "{text}");
+}
+
+const TOOLS: &str = r#"
+version: 1
+operations:
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+  notes.create:
+    match: { tool: asks_first }
+    effect: { class: irreversible, kind: create }
+    confirm: none
+"#;
+
+/// A tool that asks until it is answered with its own state, and one that does not.
+fn tools() -> Upstream {
+    Upstream::start(|received| {
+        let message: serde_json::Value = serde_json::from_slice(&received.body).unwrap();
+        let asks = message["params"]["name"] == "asks_first"
+            && message["params"]["requestState"] != "theirs";
+        let result = match asks {
+            true => json!({"resultType": "input_required", "requestState": "theirs",
+                "inputRequests": {"q": {"method": "elicitation/create", "params": {}}}}),
+            false => json!({"content": [], "capabilities": {}}),
+        };
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
+        match message["method"] == "initialize" {
+            true => {
+                let headers = [("content-type", "application/json"), ("mcp-session-id", "s1")];
+                Act::with(200, &headers, &answer)
+            }
+            false => Act::json(200, &answer),
+        }
+    })
+}
+
+#[test]
+fn mcp_34_mcp_36_what_a_client_answers_at_another_sidecar_is_never_taken_for_more_than_it_is() {
+    let database = Database::new();
+    let upstream = tools();
+    let homes: Vec<Home> =
+        (0..2).map(|_| Home::on_database(TOOLS, upstream.address, database.url())).collect();
+    let [one, other] = [homes[0].start(), homes[1].start()];
+    let session = ("mcp-session-id", "s1");
+    let made = || {
+        let received = upstream.received();
+        received.iter().filter(|received| received.text().contains("tools/call")).count()
+    };
+
+    // A question of one sidecar whose answer reaches the other: it confirms nothing there.
+    let capabilities =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}});
+    let initialize = request("1", "initialize", capabilities);
+    post(&mut one.agent(), &initialize);
+    let mut asked = one.agent();
+    let headers = [
+        session,
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+    ];
+    asked.send("POST", "/mcp", &headers, &call("7", "delete_note", json!({}), None));
+    assert_eq!(asked.head().unwrap().status, 200);
+    let question = std::iter::from_fn(|| asked.line())
+        .find_map(|line| line.strip_prefix("data: ").map(str::to_owned))
+        .expect("a question");
+    let question: serde_json::Value = serde_json::from_str(&question).unwrap();
+    let yes = json!({"jsonrpc": "2.0", "id": question["id"],
+        "result": {"action": "accept", "content": {"confirm": true}}});
+    let heard = post_with(&mut other.agent(), &[session], &yes.to_string());
+    assert_eq!((heard.status, heard.text().as_str()), (202, ""));
+    assert_eq!(made(), 0);
+    drop(asked);
+
+    // The other did not see the session begin and asks nobody: its refusal's token counts once,
+    // anywhere.
+    let delete = |meta| call("8", "delete_note", json!({}), meta);
+    let refused = post_with(&mut other.agent(), &[session], &delete(None)).json();
+    let error = envelope(&refused["result"])["error"].clone();
+    assert_eq!((error["code"].as_str(), made()), (Some("confirmation_required"), 0));
+    let token = json!({"takeback/confirm": error["details"]["confirm"]["token"]});
+    let done = post_with(&mut one.agent(), &[session], &delete(Some(token.clone()))).json();
+    assert_eq!(done["result"]["_meta"]["effect"]["outcome"], "accepted", "{done}");
+    let again = post_with(&mut other.agent(), &[session], &delete(Some(token))).json();
+    let again = &again["result"]["_meta"]["effect"];
+    assert!(again["replayed"] == true || again["refused"].is_string(), "{again}");
+    assert_eq!(made(), 1);
+
+    // An upstream's own round goes on with the entry that another sidecar began, and once.
+    let round = json!({"name": "asks_first", "arguments": {"a": 1}, "_meta": modern(false)});
+    let first = post_modern(&mut one.agent(), "2", round.clone()).json();
+    // Until that is durable the other one only knows that the call was begun.
+    wait::until("the entry to wait", || {
+        let waiting = "SELECT count(*) FROM takeback.entries WHERE state = 'waiting'";
+        (database.query(waiting) == ["1"]).then_some(())
+    });
+    let mut next = round;
+    next["requestState"] = first["result"]["requestState"].clone();
+    next["inputResponses"] = json!({"q": {"action": "accept", "content": {}}});
+    let second = post_modern(&mut other.agent(), "3", next).json();
+    let entry = |answer: &serde_json::Value| answer["result"]["_meta"]["effect"]["entry"].clone();
+    assert_eq!(second["result"]["_meta"]["effect"]["outcome"], "accepted", "{second}");
+    assert_eq!((entry(&first), made()), (entry(&second), 3));
 }

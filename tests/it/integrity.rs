@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 
 use crate::support::postgres::Database;
-use crate::support::process::Home;
+use crate::support::process::{Home, Process};
 use crate::support::{Act, Upstream, wait};
 
 const POLICY: &str = r#"
@@ -92,10 +92,201 @@ fn f15_a_ledger_verifies_until_one_byte_of_it_is_changed_and_the_row_is_named() 
     assert_eq!(code, Some(65));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["ok"], &json["first_bad"]["row"]), (&Value::Bool(false), &5.into()));
+}
 
-    // And no sidecar goes on with it.
-    assert!(home.try_start_with(&with_key).is_none());
+/// What `/readyz` says of the ledger.
+fn readiness(process: &Process) -> (u16, String) {
+    let ready = process.telemetry("/readyz");
+    (ready.status, ready.text())
+}
+
+fn metric(process: &Process, line: &str) {
+    wait::until(line, || process.telemetry("/metrics").text().contains(line).then_some(()));
+}
+
+/// Looks at a sidecar that was started on a ledger which is not what was written: reads go on, writes are
+/// refused until it is acknowledged, and then it says by whom and why.
+fn refused_until_acknowledged(home: &Home, process: &Process, with_key: &[&str], flaw: &str) {
+    let mut agent = process.agent();
+    let sent = agent.get("/notes").status;
+    assert_eq!(sent, 201, "reads go on");
+    let (status, text) = readiness(process);
+    assert!(status == 503 && text.contains(flaw), "{status} {text}");
+    let refused = agent.post("/notes", &[], "{\"refused\":true}");
+    assert_eq!((refused.status, refused.code().as_str()), (503, "ledger_unavailable"));
+    metric(process, "takeback_ledger_chain_broken 1\n");
+    let verify = |more: &[&str]| home.run(&[&["ledger", "verify"], more].concat());
+    let socket = format!("{}.sock", home.ledger().display());
+    let acknowledge =
+        |why: &str| verify(&["--acknowledge", "--why", why, "--admin-socket", &socket]);
+
+    assert_eq!(acknowledge(" ").0, Some(64));
+    let (code, text) = acknowledge("seen, INC-7");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("writes are taken again"), "{text}");
+
+    assert_eq!(agent.post("/notes", &[], "{\"acknowledged\":true}").status, 201);
+    assert_eq!(readiness(process).0, 200);
+    metric(process, "takeback_ledger_chain_broken 0\n");
+    let (code, text) = verify(with_key);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("whole but for what was acknowledged"), "{text}");
+    assert!(text.contains("acknowledged by uid") && text.contains(": seen, INC-7"), "{text}");
+    let (code, text) = acknowledge("once more");
+    assert_eq!(code, Some(65), "{text}");
+    assert!(text.contains("nothing to acknowledge"), "{text}");
+}
+
+#[test]
+fn ops_3_6_a_broken_chain_refuses_writes_until_it_is_acknowledged_and_a_later_break_is_named() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    filled(&home, &keys);
+    let with_key = ["--ledger-mac-key-file", &keys];
+    change(&home, "UPDATE history SET upstream_status = 200 WHERE seq = 5");
+
+    let mut process = home.start_with(&with_key);
     assert!(home.log().contains("row 5 of entry"), "{}", home.log());
+    refused_until_acknowledged(&home, &process, &with_key, "not what was written");
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+
+    // It stays acknowledged, and covers nothing else: neither that row changed again, nor another.
+    let mut process = home.start_with(&with_key);
+    assert_eq!(process.agent().post("/notes", &[], "{\"again\":true}").status, 201);
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    let (_, json) = home.run(&["ledger", "verify", "--format", "json", with_key[0], with_key[1]]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["acknowledged"][0]["broken"]["row"], 5, "{json}");
+    for (sql, row) in [
+        ("UPDATE history SET upstream_status = 299 WHERE seq = 5", "row 5 of entry"),
+        (
+            "UPDATE history SET upstream_status = 200 WHERE seq = 5; \
+             UPDATE history SET why = 'x' WHERE seq = 7",
+            "row 7 of entry",
+        ),
+    ] {
+        change(&home, sql);
+        let (code, text) = home.run(&["ledger", "verify", with_key[0], with_key[1]]);
+        assert_eq!(code, Some(65), "{text}");
+        assert!(text.contains(row), "{text}");
+    }
+}
+
+#[test]
+fn an_older_copy_that_is_put_back_refuses_writes_until_it_is_acknowledged() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let keys = keys(&home);
+    let with_key = ["--ledger-mac-key-file", &keys];
+    filled(&home, &keys);
+    let copy = home.folder().join("copy.db");
+    std::fs::copy(home.ledger(), &copy).unwrap();
+    let head = filled(&home, &keys);
+    let newest = std::fs::read(home.ledger()).unwrap();
+    let put_back = |bytes: &[u8]| {
+        for suffix in ["-wal", "-shm"] {
+            let mut beside = home.ledger().into_os_string();
+            beside.push(suffix);
+            drop(std::fs::remove_file(beside));
+        }
+        std::fs::write(home.ledger(), bytes).unwrap();
+    };
+
+    // The older copy is whole in itself; what tells of it is kept beside it.
+    put_back(&std::fs::read(&copy).unwrap());
+    let mut process = home.start_with(&with_key);
+    assert_eq!(process.agent().post("/notes", &[], "{\"n\":\"old\"}").status, 503);
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+
+    // The newest is back: nothing is wrong.
+    put_back(&newest);
+    let mut process = home.start_with(&with_key);
+    assert_eq!(process.agent().post("/notes", &[], "{\"n\":\"new\"}").status, 201);
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+
+    put_back(&std::fs::read(&copy).unwrap());
+    let mut process = home.start_with(&with_key);
+    let log = home.log();
+    assert!(log.contains("ledger_outdated") && log.contains("older copy"), "{log}");
+    refused_until_acknowledged(&home, &process, &with_key, "older copy");
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    let (code, text) = home.run(&["ledger", "verify", with_key[0], with_key[1]]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("rows behind the head") && text.contains("are lost"), "{text}");
+    assert_eq!(
+        home.run(&["ledger", "verify", with_key[0], with_key[1], "--head", &head]).0,
+        Some(65),
+        "what is lost stays lost"
+    );
+}
+
+#[test]
+fn ops_3_6_a_database_whose_chain_is_broken_refuses_writes_until_it_is_acknowledged() {
+    let upstream = upstream();
+    let database = Database::new();
+    let home = Home::on_database(POLICY, upstream.address, database.url());
+    let keys = keys(&home);
+    let with_key = ["--ledger-mac-key-file", &keys];
+    filled(&home, &keys);
+    filled(&home, &keys);
+    database.query("UPDATE takeback.history SET body = 'x' WHERE chain = 2 AND place = 5");
+
+    let mut process = home.start_with(&with_key);
+    refused_until_acknowledged(&home, &process, &with_key, "not what was written");
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+
+    let process = home.start_with(&with_key);
+    assert_eq!(process.agent().post("/notes", &[], "{\"again\":true}").status, 201);
+}
+
+#[test]
+fn m8_a_ledger_that_is_cut_off_under_a_running_sidecar_refuses_writes_and_reads_go_on() {
+    let upstream = upstream();
+    let home = Home::new(POLICY, upstream.address);
+    let mut process = home.start();
+    let mut agent = process.agent();
+    for note in 0..20 {
+        assert_eq!(agent.post("/notes", &[], &format!("{{\"n\":{note}}}")).status, 201);
+    }
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().success());
+    let process = home.start();
+    let mut agent = process.agent();
+    assert_eq!(agent.post("/notes", &[], "{\"n\":\"before\"}").status, 201);
+    let whole = std::fs::read(home.ledger()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(home.ledger()).unwrap();
+    let sent = upstream.count("POST");
+
+    file.set_len(u64::try_from(whole.len() / 2).unwrap()).unwrap();
+
+    let refused = agent.post("/notes", &[], "{\"n\":\"cut\"}");
+    assert_eq!((refused.status, refused.code().as_str()), (503, "ledger_unavailable"));
+    assert_eq!(upstream.count("POST"), sent, "a refusal means that nothing was sent");
+    assert_eq!(agent.get("/notes").status, 201, "reads go on");
+    let (status, text) = readiness(&process);
+    assert!(status == 503 && text.contains("damaged"), "{status} {text}");
+    assert!(home.log().contains("its file was cut off"), "{}", home.log());
+    wait::until("the metric", || {
+        let metrics = process.telemetry("/metrics").text();
+        // Of the begin, or of a heartbeat: whichever came upon it first.
+        let mut errors = metrics.lines().filter(|line| {
+            line.starts_with("takeback_ledger_writes_total{") && line.contains("\"error\"")
+        });
+        errors.any(|line| !line.ends_with(" 0")).then_some(())
+    });
+
+    // What was cut off is put back in place: it goes on without a restart.
+    std::os::unix::fs::FileExt::write_all_at(&file, &whole, 0).unwrap();
+    wait::until("writes are taken", || {
+        (agent.post("/notes", &[], "{\"n\":\"back\"}").status == 201).then_some(())
+    });
 }
 
 #[test]
@@ -247,6 +438,8 @@ fn a_repeat_under_a_key_whose_answer_is_older_than_what_is_kept_has_no_second_ef
          finished_ms = finished_ms - 172800000; DELETE FROM meta WHERE name LIKE 'chain_%'; \
          UPDATE history SET seal = NULL",
     );
+    // It no longer has what was written here last.
+    std::fs::remove_file(home.folder().join("data/ledger.db.lock")).unwrap();
 
     let process = home.start_with(&["--ledger-retention", "1d"]);
 

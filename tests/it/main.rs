@@ -46,6 +46,8 @@ mod fuzzed;
 mod grpc;
 /// HTTP/2 in front.
 mod h2;
+/// Answers of which nothing but their text says whether they are whole.
+mod half;
 /// Agents that leave.
 mod hangup;
 /// A network that parts, and clients that want more than they may have.
@@ -78,7 +80,10 @@ mod mcp_rounds;
 mod mcp_rules;
 /// Streams of MCP: polling, resumption, standing streams.
 mod mcp_streams;
+/// Agents that are slower than their upstream.
+mod pressure;
 /// Policies that change under calls, and the commands about them.
+mod prove;
 mod reload;
 /// Unknown outcomes that settle of themselves.
 mod settling;
@@ -86,10 +91,12 @@ mod settling;
 mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
+mod starts;
 /// TLS on both sides, and who calls by certificate, token or header.
 mod tls;
 /// Spans, as a collector gets them.
 mod traces;
 /// Writes: confirmation, keys, repeats, unknown outcomes, undo.
 mod undo;
+mod wall_clock;
 mod writes;

@@ -101,6 +101,28 @@ fn mcp_30_an_answer_that_comes_after_all_counts() {
 }
 
 #[test]
+fn mcp_30_an_error_that_answers_a_cancelled_write_was_not_seen_by_its_client() {
+    let then = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":0,\"message\":\"Request cancelled\"}}";
+    let (upstream, send) = holding("", then);
+    let sidecar = start(&upstream, Duration::from_secs(60));
+    let mut agent = sidecar.agent();
+    let body = call("7", "create_note", json!({}), None);
+    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
+    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+
+    post_with(&mut sidecar.agent(), &[SESSION], &cancelled("7"));
+    drop(send.lock().unwrap().take());
+    assert_eq!(agent.answer("POST").json()["error"]["data"]["effect"]["outcome"], "unknown");
+    until("the end of the entry", || (sidecar.entries()[0].0 == "unknown").then_some(()));
+    let body = call("8", "create_note", json!({}), None);
+    let again = post_with(&mut sidecar.agent(), &[SESSION], &body).json();
+
+    // Not a question that a client may answer with yes: it has seen nothing of what it would repeat.
+    assert_eq!(again["result"]["_meta"]["effect"]["refused"], "outcome_unknown", "{again}");
+    assert_eq!(upstream.count("POST"), 2);
+}
+
+#[test]
 fn mcp_30_nobody_cancels_what_is_not_theirs() {
     let then = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":[]}}";
     let (upstream, send) = holding("", then);

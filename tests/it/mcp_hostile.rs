@@ -53,7 +53,7 @@ fn mcp_7_answers_to_ids_that_were_not_asked_settle_nothing() {
          data: {\"jsonrpc\":\"2.0\",\"id\":null,\"result\":{\"content\":[]}}\n\n\
          data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n\
          data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n\
-         data: [{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}]\n\n",
+         data: [{\"jsonrpc\":\"2.0\",\"id\":\"1\",\"result\":{\"content\":[]}}]\n\n",
     );
 
     let text = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None)).text();
@@ -147,7 +147,7 @@ fn mcp_7_an_old_answer_that_is_sent_again_is_not_the_answer_to_a_later_call_with
 }
 
 #[test]
-fn mcp_19_an_event_without_end_passes_and_leaves_the_outcome_unknown() {
+fn mcp_19_an_event_without_end_is_not_held_and_tells_nothing() {
     let upstream = Upstream::start(|_| {
         let mut pieces = vec![
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: ".to_vec(),
@@ -157,11 +157,14 @@ fn mcp_19_an_event_without_end_passes_and_leaves_the_outcome_unknown() {
     });
     let sidecar = Sidecar::start(POLICY, &upstream);
 
-    let answer = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None));
+    let read = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None));
+    let write = post(&mut sidecar.agent(), &call("2", "create_note", json!({}), None));
 
-    assert_eq!(answer.body.len(), 6 + 80 * 64 * 1024, "nothing is held back for ever");
-    sidecar.wait_entries(&[("unknown", "truncated_body")]);
-    let next = post(&mut sidecar.agent(), &call("2", "create_note", json!({"n": 2}), None));
+    assert_eq!(read.body.len(), 6 + 80 * 64 * 1024, "nothing is held back for ever");
+    let [ours] = events(&write.text()).try_into().unwrap();
+    assert_eq!(envelope(&ours["result"])["error"]["code"], "outcome_unknown");
+    sidecar.wait_entries(&[("unknown", "unreadable")]);
+    let next = post(&mut sidecar.agent(), &call("3", "create_note", json!({"n": 2}), None));
     assert_eq!(next.status, 200, "the sidecar serves on");
 }
 

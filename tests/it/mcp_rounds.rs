@@ -114,22 +114,25 @@ fn mcp_35_an_upstreams_own_round_goes_on_with_the_same_entry_and_key() {
 }
 
 #[test]
-fn mcp_35_other_arguments_under_the_same_state_are_another_call() {
+fn mcp_34_mcp_35_a_state_that_belongs_to_another_call_sends_nothing() {
     let upstream = upstream();
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
     let params = confirmed("asks_first", &mut agent);
     let asked = post_modern(&mut agent, "2", params).json();
 
-    let again = json!({
-        "name": "asks_first", "arguments": {"a": 2}, "_meta": modern(false),
-        "requestState": asked["result"]["requestState"],
-        "inputResponses": {"q": {"action": "accept", "content": {}}}
-    });
-    let refused = post_modern(&mut agent, "3", again).json();
+    for (name, arguments) in [("asks_first", json!({"a": 2})), ("page", json!({"a": 1}))] {
+        let again = json!({
+            "name": name, "arguments": arguments, "_meta": modern(false),
+            "requestState": asked["result"]["requestState"],
+            "inputResponses": {"q": {"action": "accept", "content": {}}}
+        });
+        let refused = post_modern(&mut agent, "3", again).json();
+        assert_eq!(envelope(&refused["result"])["error"]["code"], "request_state_invalid");
+    }
 
-    assert_eq!(envelope(&refused["result"])["error"]["code"], "confirmation_required");
     assert_eq!(calls(&upstream).len(), 1);
+    sidecar.wait_entries(&[("waiting", "input_required")]);
 }
 
 #[test]

@@ -437,3 +437,58 @@ fn mcp_36_an_answer_that_reaches_another_process_makes_no_call_and_leaves_a_way_
     assert_eq!(made.json()["result"]["_meta"]["effect"]["outcome"], "accepted");
     assert_eq!(calls(&upstream), 1);
 }
+
+/// What becomes of a call that waits for its client's answer when nobody can answer any more.
+#[test]
+fn mcp_36_a_call_whose_session_or_process_ends_is_not_made_and_its_client_is_told() {
+    for is_deleted in [true, false] {
+        let upstream = Upstream::start(|received| match received.method.as_str() {
+            "DELETE" => Act::with(204, &[], ""),
+            _ => {
+                let headers = [("content-type", "application/json"), SESSION];
+                Act::with(200, &headers, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#)
+            }
+        });
+        let sidecar = Sidecar::start(POLICY, &upstream);
+        let capabilities = json!({"capabilities": {"elicitation": {}}});
+        let initialize = request("1", "initialize", capabilities);
+        post(&mut sidecar.agent(), &initialize);
+        let mut agent = sidecar.agent();
+        let headers = [
+            SESSION,
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+        ];
+        agent.send("POST", "/mcp", &headers, &call("7", "delete_note", json!({}), None));
+        assert_eq!(agent.head().unwrap().status, 200);
+        let mut lines = Vec::new();
+        while let Some(line) = agent.line() {
+            lines.push(line.clone());
+            if let Some(question) = line.strip_prefix("data: ").filter(|l| l.contains("anvil-")) {
+                if is_deleted {
+                    let ended = sidecar.agent().call("DELETE", "/mcp", &[SESSION], "");
+                    assert_eq!(ended.status, 204);
+                } else {
+                    sidecar.shared.tasks.hurry();
+                }
+                let question: Value = serde_json::from_str(question).unwrap();
+                let heard = json!({"jsonrpc": "2.0", "id": question["id"],
+                    "result": {"action": "accept", "content": {"confirm": true}}});
+                if is_deleted {
+                    post_with(&mut sidecar.agent(), &[SESSION], &heard.to_string());
+                }
+            }
+            if line == "0\r\n" {
+                break;
+            }
+        }
+
+        let answer = events(&lines.concat()).pop().unwrap();
+        assert_eq!(answer["id"], 7, "{is_deleted}");
+        let error = &envelope(&answer["result"])["error"];
+        assert_eq!(error["code"], "confirmation_required", "{is_deleted}");
+        assert!(error["message"].as_str().unwrap().starts_with("Nothing was sent."));
+        let sent = upstream.received();
+        assert!(sent.iter().all(|received| !received.text().contains("tools/call")));
+    }
+}

@@ -73,6 +73,21 @@ fn mcp_20_an_answer_that_comes_on_a_later_get_finishes_the_entry() {
 }
 
 #[test]
+fn mcp_20_an_answer_that_nobody_fetches_within_the_time_of_a_call_is_lost() {
+    let upstream = polling();
+    let mut setup = Setup::new(POLICY);
+    setup.timeouts.total = std::time::Duration::from_millis(200);
+    let sidecar = setup.start(&upstream);
+
+    post_with(&mut sidecar.agent(), &[SESSION], &call("7", "create_note", json!({}), None));
+
+    sidecar.wait_entries(&[("unknown", "timeout")]);
+    let body = call("8", "create_note", json!({}), None);
+    let again = post_with(&mut sidecar.agent(), &[SESSION], &body).json();
+    assert_eq!(again["result"]["_meta"]["effect"]["refused"], "outcome_unknown");
+}
+
+#[test]
 fn mcp_20_an_answer_of_another_session_finishes_nothing() {
     let upstream = polling();
     let sidecar = Sidecar::start(POLICY, &upstream);
@@ -217,4 +232,23 @@ fn b8_an_agent_that_takes_nothing_of_a_stream_counts_as_gone_and_its_call_is_fin
     assert_eq!(result["structuredContent"], json!({"id": "n1"}), "what nobody had is given");
     assert_eq!(result["_meta"]["effect"]["replayed"], true);
     assert_eq!(upstream.received().len(), 1);
+}
+
+#[test]
+fn mcp_27_news_of_a_list_that_changed_passes_on_every_stream_as_it_came() {
+    let news = "event: message\nid: 4\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "GET" => Act::events(news),
+        _ => Act::events(&format!(
+            "{news}data: {{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{{\"content\":[]}}}}\n\n"
+        )),
+    });
+    let sidecar = Sidecar::start(POLICY, &upstream);
+
+    let standing = sidecar.agent().call("GET", "/mcp", &[SESSION], "").text();
+    let call = call("7", "create_note", json!({}), None);
+    let posted = post_with(&mut sidecar.agent(), &[SESSION], &call).text();
+
+    assert_eq!(standing, news);
+    assert!(posted.starts_with(news), "{posted}");
 }

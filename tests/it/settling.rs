@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::process::Home;
+use crate::support::process::{Home, Process};
 use crate::support::sidecar::Setup;
 use crate::support::{Act, Agent, Sidecar, Upstream, wait};
 
@@ -388,4 +388,48 @@ operations:
         let entry = standing();
         (entry["standing"] == "superseded").then(|| assert_eq!(entry["call"], Value::Null))
     });
+}
+
+#[test]
+fn case_g5_a_decision_lasts_once_it_is_told_and_one_that_was_not_stored_is_an_error() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
+        "POST" => Act::Close,
+        _ => Act::json(200, "[]"),
+    });
+    let home = Home::new(
+        "version: 1\noperations:\n  things.create:\n    match: { http: \"POST /things\" }\n    \
+         effect: { class: irreversible, kind: create }\n    confirm: none\n",
+        upstream.address,
+    );
+    let lose = |process: &Process, thing: &str| {
+        let body = format!("{{\"thing\":\"{thing}\"}}");
+        let lost = process.agent().post("/things", &[], &body);
+        assert_eq!(lost.code(), "outcome_unknown");
+        lost.report()["entry"].as_str().unwrap().to_owned()
+    };
+    let state = |entry: &str| {
+        home.query(&format!("SELECT state FROM entries WHERE entry = '{entry}'")).remove(0)
+    };
+    let mut process = home.start();
+    let first = lose(&process, "first");
+    wait::until("the entry", || (state(&first) == "unknown").then_some(()));
+
+    let (code, text) = home.run(&["settle", &first, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+    process.kill();
+    assert_eq!(state(&first), "accepted", "whatever became of the process");
+
+    let process = home.start();
+    let second = lose(&process, "second");
+    wait::until("the entry", || (state(&second) == "unknown").then_some(()));
+    let whole = std::fs::read(home.ledger()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(home.ledger()).unwrap();
+    file.set_len(u64::try_from(whole.len() / 2).unwrap()).unwrap();
+    let (code, text) = home.run(&["settle", &second, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(69), "{text}");
+    std::os::unix::fs::FileExt::write_all_at(&file, &whole, 0).unwrap();
+    wait::until("it is ready", || (process.telemetry("/readyz").status == 200).then_some(()));
+    assert_eq!(state(&second), "unknown");
+    let (code, text) = home.run(&["settle", &second, "rejected", "--why", "not there"]);
+    assert_eq!(code, Some(0), "{text}");
 }

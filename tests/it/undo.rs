@@ -245,6 +245,150 @@ fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_
     assert_eq!(code, Some(64), "{text}");
 }
 
+const UPDATE: &str = r#"
+version: 1
+operations:
+  things.get:
+    match: { http: "GET /things/{id}" }
+    effect: { class: read }
+  things.update:
+    match: { http: "PATCH /things/{id}" }
+    before: { operation: things.get, arguments: { path.id: request.path.id } }
+    effect:
+      class: reversible
+      kind: update
+      inverse:
+        operation: things.restore
+        arguments: { path.id: request.path.id, body.title: before.title }
+      lookup: { operation: things.get, by: id, arguments: { path.id: request.path.id } }
+  things.restore:
+    match: { http: "PUT /things/{id}" }
+    confirm: none
+    effect: { class: irreversible, kind: update }
+"#;
+
+/// Standings and their reasons, newest first.
+fn standings(home: &Home) -> Vec<(String, String)> {
+    let (code, lines) = json(home, &["undo", "plan", "--task", "release 42"]);
+    assert_eq!(code, Some(0));
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
+    lines.iter().map(|line| (text(line, "standing"), text(line, "why"))).collect()
+}
+
+/// Two updates of one thing at the same time, and then two of another one after the other.
+fn updated_at_once_and_in_turn(
+    home: &Home,
+    process: &Process,
+    upstream: &Upstream,
+    go: std::sync::mpsc::Sender<()>,
+) {
+    let patch = |target: &str, title: &str| {
+        let headers = [TASK, ("content-type", "application/json")];
+        let body = format!("{{\"title\":\"{title}\"}}");
+        process.agent().call("PATCH", target, &headers, &body).status
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| patch("/things/1", "a"));
+        wait::until("dispatch", || (upstream.count("PATCH") == 1).then_some(()));
+        assert_eq!(patch("/things/1", "b"), 200);
+        go.send(()).unwrap();
+        assert_eq!(first.join().unwrap(), 200);
+    });
+    for title in ["c", "d"] {
+        assert_eq!(patch("/things/2", title), 200);
+    }
+    let (_, lines) = json(home, &["ledger", "list"]);
+    assert_eq!(lines.len(), 4);
+}
+
+fn held() -> (Upstream, std::sync::mpsc::Sender<()>) {
+    let (go, hold) = std::sync::mpsc::channel::<()>();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "PATCH" => match hold.lock().unwrap().take() {
+            Some(hold) => Act::After(hold, Box::new(Act::json(200, "{}"))),
+            None => Act::json(200, "{}"),
+        },
+        _ => Act::json(200, r#"{"title":"old"}"#),
+    });
+    (upstream, go)
+}
+
+/// Waits for the finishes, and says what stands in the way of what.
+fn obstacles(home: &Home) {
+    let standings = wait::until("the finishes", || {
+        let standings = standings(home);
+        let is_over = standings
+            .iter()
+            .all(|(standing, _)| standing != "under-way" && standing != "under_way");
+        is_over.then_some(standings)
+    });
+    let words: Vec<&str> = standings.iter().map(|(standing, _)| standing.as_str()).collect();
+    assert_eq!(words, ["available", "available", "superseded", "superseded"], "{standings:?}");
+    assert!(standings[2].1.contains("was under way when it began"), "{standings:?}");
+    assert!(standings[3].1.contains("came after it"), "{standings:?}");
+}
+
+#[test]
+fn two_updates_of_one_thing_at_once_are_no_clean_undo_of_each_other_and_two_in_turn_are() {
+    let (upstream, go) = held();
+    let home = Home::new(UPDATE, upstream.address);
+    let process = home.start();
+
+    updated_at_once_and_in_turn(&home, &process, &upstream, go);
+
+    obstacles(&home);
+}
+
+#[test]
+fn two_updates_of_one_thing_at_once_in_a_database_are_no_clean_undo_of_each_other() {
+    let (upstream, go) = held();
+    let database = crate::support::postgres::Database::new();
+    let home = Home::on_database(UPDATE, upstream.address, database.url());
+    let process = home.start();
+
+    updated_at_once_and_in_turn(&home, &process, &upstream, go);
+
+    wait_for_finishes(&database);
+    let (status, plan) = home.admin("GET", "/api/v1/undo?task=release%2042");
+    assert_eq!(status, 200, "{plan}");
+    let standings: Vec<&str> = plan["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["standing"].as_str().unwrap())
+        .collect();
+    assert_eq!(standings, ["available", "available", "superseded", "superseded"], "{plan}");
+}
+
+fn wait_for_finishes(database: &crate::support::postgres::Database) {
+    wait::until("the finishes", || {
+        let open = database.query("SELECT count(*) FROM takeback.entry WHERE state = 2");
+        (open == ["0"]).then_some(())
+    });
+}
+
+#[test]
+fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
+        "PATCH" => Act::Close,
+        _ => Act::json(200, r#"{"title":"old"}"#),
+    });
+    let home = Home::new(UPDATE, upstream.address);
+    let process = home.start();
+    let headers = [TASK, ("content-type", "application/json")];
+    let lost = process.agent().call("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
+    assert_eq!(lost.code(), "outcome_unknown");
+    let entry = lost.report()["entry"].as_str().unwrap().to_owned();
+    settled(&home);
+
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let why = "it was settled without its answer, which its undo is made from";
+    assert_eq!(standings(&home), [("unavailable".to_owned(), why.to_owned())]);
+}
+
 #[test]
 fn an_undo_whose_target_a_newer_policy_moved_is_not_made() {
     let upstream = upstream();

@@ -136,6 +136,11 @@ impl Keys {
         self.keys.first().cloned().unwrap_or_else(MacKey::none)
     }
 
+    /// Each of them, and none.
+    pub(in crate::ledger) fn all(&self) -> impl Iterator<Item = MacKey> {
+        self.keys.iter().cloned().chain([MacKey::none()])
+    }
+
     /// The one of this name; `None` is the name of none.
     pub(in crate::ledger) fn named(&self, id: Option<KeyId>) -> Option<MacKey> {
         match id {

@@ -4,13 +4,18 @@
 //! it belongs to. What one row leaves open (that its content was removed, or redacted) is closed by a
 //! later one, or the end finds it open.
 //!
-//! Memory: one state for each chain, one hash for each row that was redacted.
+//! A row that does not fit is passed over, and the chain followed from the link that stands in it: so a
+//! break that a person has [acknowledged](super::breaks) does not hide a later one.
+//!
+//! Memory: one state for each chain, one hash for each row that was redacted, [`MAX_BREAKS`] breaks.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::row::{Attempt, Content, First, Row, Told};
+use super::breaks::{ACKNOWLEDGED, Acknowledged, Broken, Known, MAX_BREAKS, mark_of};
+use super::line::{Holder, Line};
+use super::row::Content;
 use super::{Hash, Head, KeyId, Keys, MacKey, NOTHING, Rest, Seal, from_hex, inner, link, outer};
 use crate::contract::key::EntryId;
 use crate::ledger::Noted;
@@ -69,207 +74,6 @@ pub(in crate::ledger) fn redaction(pointers: &[String], rows: &[(i64, Hash)]) ->
     serde_json::json!({ "pointers": pointers, "rows": rows }).to_string()
 }
 
-/// A row of the history, with the entry that it belongs to, as they stand in the store.
-#[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct Line {
-    /// Which chain and where in it; `None`: the row has no link.
-    pub(in crate::ledger) link: Option<Linked>,
-    pub(in crate::ledger) seq: i64,
-    pub(in crate::ledger) entry: Vec<u8>,
-    pub(in crate::ledger) previous: Option<i64>,
-    pub(in crate::ledger) at_ms: i64,
-    pub(in crate::ledger) from: Option<i64>,
-    pub(in crate::ledger) to: i64,
-    pub(in crate::ledger) attempt: u32,
-    pub(in crate::ledger) cause: Option<String>,
-    pub(in crate::ledger) who: Option<String>,
-    pub(in crate::ledger) why: Option<String>,
-    pub(in crate::ledger) noted: Option<String>,
-    pub(in crate::ledger) disposition: Option<String>,
-    pub(in crate::ledger) verdict: Option<String>,
-    pub(in crate::ledger) upstream_status: Option<i64>,
-    pub(in crate::ledger) undo_mark: Option<Vec<u8>>,
-    pub(in crate::ledger) deadline_ms: Option<i64>,
-    pub(in crate::ledger) detail: Option<String>,
-    pub(in crate::ledger) upstream_id: Option<String>,
-    pub(in crate::ledger) undo: Option<String>,
-    pub(in crate::ledger) compensate: Option<String>,
-    pub(in crate::ledger) undo_unavailable: Option<String>,
-    pub(in crate::ledger) status: Option<i64>,
-    pub(in crate::ledger) headers: Option<Vec<u8>>,
-    pub(in crate::ledger) body: Option<Vec<u8>>,
-    /// `None`: it is not there.
-    pub(in crate::ledger) holder: Option<Box<Holder>>,
-}
-
-/// Where a row stands, and its [`Seal`].
-#[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct Linked {
-    pub(in crate::ledger) chain: i64,
-    pub(in crate::ledger) place: u64,
-    pub(in crate::ledger) seal: Vec<u8>,
-}
-
-/// The entry of a row.
-#[derive(Clone, Debug, Default)]
-pub(in crate::ledger) struct Holder {
-    pub(in crate::ledger) id: Vec<u8>,
-    pub(in crate::ledger) version: i64,
-    pub(in crate::ledger) finish: i64,
-    pub(in crate::ledger) state: i64,
-    pub(in crate::ledger) attempt: u32,
-    pub(in crate::ledger) cause: Option<String>,
-    pub(in crate::ledger) began_ms: i64,
-    pub(in crate::ledger) weak: bool,
-    pub(in crate::ledger) staged: bool,
-    pub(in crate::ledger) principal: String,
-    pub(in crate::ledger) key: Option<String>,
-    pub(in crate::ledger) ledger_id: Option<String>,
-    pub(in crate::ledger) digest: Vec<u8>,
-    pub(in crate::ledger) mark: Vec<u8>,
-    pub(in crate::ledger) operation: String,
-    pub(in crate::ledger) transport: String,
-    pub(in crate::ledger) task: Option<String>,
-    pub(in crate::ledger) staged_for: Option<String>,
-    pub(in crate::ledger) repeats: Option<Vec<u8>>,
-    pub(in crate::ledger) key_sent: bool,
-    pub(in crate::ledger) fingerprint: Vec<u8>,
-    pub(in crate::ledger) policy_revision: Vec<u8>,
-    pub(in crate::ledger) class: String,
-    pub(in crate::ledger) kind: String,
-    pub(in crate::ledger) spent_ms: Option<i64>,
-    pub(in crate::ledger) spent_nonce: Option<Vec<u8>>,
-    pub(in crate::ledger) target: String,
-    pub(in crate::ledger) lookup: Option<String>,
-    pub(in crate::ledger) before: Option<String>,
-}
-
-impl Line {
-    pub(super) fn row(&self) -> Row<'_> {
-        Row {
-            seq: self.seq,
-            entry: &self.entry,
-            previous: self.previous,
-            at_ms: self.at_ms,
-            from: self.from,
-            to: self.to,
-            attempt: self.attempt,
-            cause: self.cause.as_deref(),
-            who: self.who.as_deref(),
-            why: self.why.as_deref(),
-            noted: self.noted.as_deref(),
-            disposition: self.disposition.as_deref(),
-            verdict: self.verdict.as_deref(),
-            upstream_status: self.upstream_status,
-            undo_mark: self.undo_mark.as_deref(),
-            deadline_ms: self.deadline_ms,
-            detail: self.detail.as_deref(),
-        }
-    }
-
-    pub(in crate::ledger) fn told(&self) -> Told<'_> {
-        Told {
-            upstream_id: self.upstream_id.as_deref(),
-            undo: self.undo.as_deref(),
-            compensate: self.compensate.as_deref(),
-            undo_unavailable: self.undo_unavailable.as_deref(),
-            status: self.status,
-            headers: self.headers.as_deref(),
-            body: self.body.as_deref(),
-        }
-    }
-
-    /// What it holds of the call. `None`: the entry holds what a later attempt was made with.
-    pub(in crate::ledger) fn held<T>(&self, with: impl FnOnce(Content<'_>) -> T) -> Option<T> {
-        let holder = self.holder.as_deref();
-        if self.is_begin() {
-            let holder = holder.filter(|holder| holder.attempt <= self.attempt)?;
-            Some(with(Content::Attempt(&holder.attempt())))
-        } else if self.disposition.is_some() {
-            Some(with(Content::Told(&self.told())))
-        } else {
-            Some(with(Content::None))
-        }
-    }
-
-    /// Takes out all that can be taken out.
-    pub(in crate::ledger) fn empty(&mut self) {
-        (self.upstream_id, self.undo, self.compensate) = (None, None, None);
-        (self.undo_unavailable, self.status) = (None, None);
-        (self.headers, self.body) = (None, None);
-        if let Some(holder) = &mut self.holder {
-            holder.target = String::new();
-            (holder.lookup, holder.before) = (None, None);
-        }
-    }
-
-    /// Whether it begins an attempt.
-    pub(in crate::ledger) fn is_begin(&self) -> bool {
-        !self.entry.is_empty() && self.to == State::Begun.code()
-    }
-
-    /// Whether it says what became of an attempt.
-    fn is_finish(&self) -> bool {
-        self.disposition.is_some() || self.cause.as_deref() == Some(Cause::Crash.as_str())
-    }
-}
-
-impl Holder {
-    pub(super) fn first(&self) -> First<'_> {
-        First {
-            id: &self.id,
-            began_ms: self.began_ms,
-            weak: self.weak,
-            staged: self.staged,
-            principal: &self.principal,
-            key: self.key.as_deref(),
-            ledger_id: self.ledger_id.as_deref(),
-            digest: &self.digest,
-            mark: &self.mark,
-            operation: &self.operation,
-            transport: &self.transport,
-            task: self.task.as_deref(),
-            staged_for: self.staged_for.as_deref(),
-            repeats: self.repeats.as_deref(),
-        }
-    }
-
-    pub(in crate::ledger) fn attempt(&self) -> Attempt<'_> {
-        Attempt {
-            key_sent: self.key_sent,
-            fingerprint: &self.fingerprint,
-            policy_revision: &self.policy_revision,
-            class: &self.class,
-            kind: &self.kind,
-            spent_ms: self.spent_ms,
-            spent_nonce: self.spent_nonce.as_deref(),
-            target: &self.target,
-            lookup: self.lookup.as_deref(),
-            before: self.before.as_deref(),
-        }
-    }
-}
-
-/// The first row that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("row {row}{}: {why}", of(*entry))]
-pub struct Broken {
-    /// The chain that it is in.
-    pub chain: i64,
-    /// Its number in the history.
-    pub row: i64,
-    /// The entry that it belongs to.
-    pub entry: Option<EntryId>,
-    /// What is wrong; names no value.
-    pub why: String,
-    /// The key that is needed to go on, if that is all.
-    pub needs: Option<KeyId>,
-}
-
-fn of(entry: Option<EntryId>) -> String {
-    entry.map_or_else(String::new, |entry| format!(" of entry {entry}"))
-}
-
 /// A chain that was followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainState {
@@ -298,6 +102,8 @@ pub struct Verified {
     pub chains: Vec<ChainState>,
     /// Of the heads that were asked for, those that no chain has or had: rows were cut off.
     pub missing: Vec<Head>,
+    /// What does not fit, or is not there, and was acknowledged by a person.
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 struct Followed {
@@ -321,6 +127,9 @@ pub(in crate::ledger) struct Verifier<'a> {
     /// The newest row whose content was removed, and what to say of it if nothing says so.
     removed: Option<(i64, Broken)>,
     removed_before_ms: Option<i64>,
+    /// What did not fit so far, in the order of the rows.
+    breaks: Vec<Broken>,
+    known: Known,
     /// Whether it began with the first row.
     is_whole: bool,
 }
@@ -338,6 +147,8 @@ impl<'a> Verifier<'a> {
             said: BTreeMap::new(),
             removed: None,
             removed_before_ms: None,
+            breaks: Vec::new(),
+            known: Known::default(),
             is_whole: true,
         }
     }
@@ -351,14 +162,108 @@ impl<'a> Verifier<'a> {
         key: MacKey,
     ) -> Self {
         let mut verifier = Self::new(keys, store, &[]);
-        let Head { link, length } = head;
-        verifier.chains.insert(chain, Followed { key, link, length, was_weakened: false });
+        verifier.stand_at(chain, head, key);
         verifier.is_whole = false;
         verifier
     }
 
-    /// Takes the next row.
+    /// As [`behind`](Self::behind), of several chains: the newest rows of a ledger, in order. What stands
+    /// first in each chain is taken as it is. A chain of whose key nothing is known is not followed; how
+    /// many there are of these.
+    pub(in crate::ledger) fn at_the_end(
+        keys: &'a Keys,
+        store: &'a [u8],
+        lines: &[Line],
+    ) -> (Vec<Broken>, usize) {
+        let mut verifier = Self::new(keys, store, &[]);
+        verifier.is_whole = false;
+        let mut first: BTreeMap<i64, &Line> = BTreeMap::new();
+        let mut before: BTreeMap<i64, &Line> = BTreeMap::new();
+        let mut found: BTreeMap<i64, MacKey> = BTreeMap::new();
+        for line in lines {
+            let Some(linked) = &line.link else { continue };
+            first.entry(linked.chain).or_insert(line);
+            if let Some(last) = before.insert(linked.chain, line)
+                && !found.contains_key(&linked.chain)
+                && let Some(key) = keys.all().find(|key| fits(key, last, line))
+            {
+                found.insert(linked.chain, key);
+            }
+        }
+        let mut unknown = 0;
+        for (chain, line) in &first {
+            let Some(linked) = line.link.as_ref().filter(|linked| linked.place > 1) else {
+                continue;
+            };
+            let seal = Seal::from_bytes(&linked.seal);
+            match (found.get(chain), seal) {
+                (Some(key), Some(seal)) => {
+                    let head = Head { link: seal.link, length: linked.place };
+                    verifier.stand_at(*chain, head, key.clone());
+                }
+                // A single row, of which nothing can be said.
+                _ if std::ptr::eq(*line, before.get(chain).map_or(*line, |last| *last)) => {}
+                _ => unknown += 1,
+            }
+        }
+        let mut is_linked = false;
+        for line in lines {
+            let chain = line.link.as_ref().map(|linked| (linked.chain, linked.place));
+            is_linked |= chain.is_some();
+            let is_taken = match chain {
+                None => is_linked,
+                Some((_, 1)) => true,
+                Some((chain, _)) => {
+                    let is_first =
+                        first.get(&chain).is_some_and(|first| std::ptr::eq(*first, line));
+                    verifier.chains.contains_key(&chain) && !is_first
+                }
+            };
+            // A key that is missing keeps nobody from writing on with another.
+            if is_taken && verifier.take(line).is_err_and(|broken| broken.needs.is_some()) {
+                unknown += 1;
+            }
+        }
+        (verifier.open_breaks(), unknown)
+    }
+
+    fn stand_at(&mut self, chain: i64, head: Head, key: MacKey) {
+        let Head { link, length } = head;
+        self.chains.insert(chain, Followed { key, link, length, was_weakened: false });
+    }
+
+    /// Takes the next row. One that does not fit is noted.
+    ///
+    /// # Errors
+    ///
+    /// The row from which on nothing can be said: a key is missing, or too much does not fit.
     pub(in crate::ledger) fn take(&mut self, line: &Line) -> Result<(), Broken> {
+        let Err(broken) = self.judge(line) else { return Ok(()) };
+        if broken.needs.is_some() || self.breaks.len() >= MAX_BREAKS {
+            return Err(broken);
+        }
+        self.breaks.push(broken);
+        // Goes on behind it, from what stands there.
+        if let Some(linked) = &line.link {
+            let current = || Followed {
+                key: self.keys.current(),
+                link: NOTHING,
+                length: 0,
+                was_weakened: false,
+            };
+            let state = self.chains.entry(linked.chain).or_insert_with(current);
+            state.link = Seal::from_bytes(&linked.seal).map_or(state.link, |seal| seal.link);
+            state.length = linked.place;
+        }
+        Ok(())
+    }
+
+    /// What did not fit so far, without what was acknowledged.
+    pub(in crate::ledger) fn open_breaks(mut self) -> Vec<Broken> {
+        self.known.sort_out(std::mem::take(&mut self.breaks)).0
+    }
+
+    fn judge(&mut self, line: &Line) -> Result<(), Broken> {
         let chain = line.link.as_ref().map_or(0, |linked| linked.chain);
         let broken = |why: &str| broken(line, chain, why);
         let Some(linked) = &line.link else {
@@ -473,6 +378,9 @@ impl<'a> Verifier<'a> {
                 self.removed_before_ms = self.removed_before_ms.max(before_ms);
                 Ok(())
             }
+            Some(ACKNOWLEDGED) => {
+                self.known.take(line).ok_or_else(|| broken(line, chain, "it does not read"))
+            }
             _ => Err(broken(line, chain, "it belongs to no entry")),
         }
     }
@@ -539,30 +447,47 @@ impl<'a> Verifier<'a> {
     }
 
     /// After the last row. `stray` is an entry at whose newest step there is no row of it.
-    pub(in crate::ledger) fn end(mut self, stray: Option<EntryId>) -> Result<Verified, Broken> {
+    ///
+    /// # Errors
+    ///
+    /// The first row that does not fit and that nobody acknowledged.
+    pub(in crate::ledger) fn end(self, stray: Option<EntryId>) -> Result<Verified, Broken> {
+        let (verified, open) = self.end_with_all(stray);
+        open.into_iter().next().map_or(Ok(verified), Err)
+    }
+
+    /// As [`end`](Self::end), with all that does not fit and that nobody acknowledged.
+    pub(in crate::ledger) fn end_with_all(
+        mut self,
+        stray: Option<EntryId>,
+    ) -> (Verified, Vec<Broken>) {
+        let mut breaks = std::mem::take(&mut self.breaks);
         for (row, (left, broken)) in &self.left {
             let said = self.said.get(row).and_then(|said| from_hex(said));
             if said != Some(*left) {
-                return Err(broken.clone());
+                breaks.push(broken.clone());
             }
         }
         if let Some((at_ms, broken)) = self.removed
             && self.is_whole
             && self.removed_before_ms.is_none_or(|before_ms| at_ms >= before_ms)
         {
-            return Err(broken);
+            breaks.push(broken);
         }
         let numbers: Vec<i64> = self.chains.keys().copied().collect();
         for (expected, number) in (1..).zip(&numbers) {
             if *number != expected && self.is_whole {
                 let why = format!("chain {expected} is gone, whole");
-                return Err(Broken { chain: expected, row: 0, entry: None, why, needs: None });
+                breaks.push(Broken::of_no_row(expected, None, why));
+                break;
             }
         }
         if let Some(entry) = stray {
             let why = "no row of the history is its newest step: rows were cut off".to_owned();
-            return Err(Broken { chain: 0, row: 0, entry: Some(entry), why, needs: None });
+            breaks.push(Broken::of_no_row(0, Some(entry), why));
         }
+        let (open, acknowledged) = self.known.sort_out(breaks);
+        self.verified.acknowledged = acknowledged;
         self.verified.missing = self.heads;
         self.verified.chains = self
             .chains
@@ -574,8 +499,24 @@ impl<'a> Verifier<'a> {
                 was_weakened: state.was_weakened,
             })
             .collect();
-        Ok(self.verified)
+        (self.verified, open)
     }
+}
+
+/// Whether a row follows another in a chain under this key.
+fn fits(key: &MacKey, before: &Line, line: &Line) -> bool {
+    let seals = || {
+        let (before, linked) = (before.link.as_ref()?, line.link.as_ref()?);
+        let seal = Seal::from_bytes(&linked.seal)?;
+        let seal = line.held(|content| seal.complete(content)).unwrap_or(seal);
+        Some((Seal::from_bytes(&before.seal)?.link, linked.place, seal))
+    };
+    let Some((before, place, seal)) = seals() else { return false };
+    let is_first = line.from.is_none() && line.is_begin();
+    let first = line.holder.as_deref().filter(|_| is_first).map(Holder::first);
+    let made =
+        link(key, &mut Vec::new(), &before, place, &line.row(), first.as_ref(), seal.commitment);
+    made == seal.link
 }
 
 /// Whether an entry stands where its history says.
@@ -601,11 +542,13 @@ fn check_holder(line: &Line, holder: &Holder) -> Result<(), &'static str> {
 
 fn broken(line: &Line, chain: i64, why: &str) -> Broken {
     let entry = line.holder.as_ref().and_then(|holder| holder.id.as_slice().try_into().ok());
+    let mark = mark_of(line, chain, why);
     Broken {
         chain,
         row: line.seq,
         entry: entry.map(EntryId::from_bytes),
         why: why.to_owned(),
         needs: None,
+        mark,
     }
 }

@@ -9,7 +9,7 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Begin, Begun, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Stored,
+    Begin, Begun, Broken, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Stored,
 };
 
 use super::{Pending, Shared};
@@ -83,6 +83,15 @@ pub(in crate::ledger) struct Redact {
     pub(in crate::ledger) now_ms: i64,
 }
 
+/// A person's word that it is known what is wrong with the ledger.
+#[derive(Debug)]
+pub(in crate::ledger) struct Acknowledge {
+    pub(in crate::ledger) breaks: Vec<Broken>,
+    pub(in crate::ledger) who: String,
+    pub(in crate::ledger) why: String,
+    pub(in crate::ledger) now_ms: i64,
+}
+
 /// A call that was made to take an entry back, and did.
 #[derive(Debug)]
 pub(in crate::ledger) struct TookBack {
@@ -104,6 +113,7 @@ pub(in crate::ledger) enum Command {
 /// What is written, and who waits for it.
 #[derive(Debug)]
 pub(in crate::ledger) enum Write {
+    Acknowledge(Box<Acknowledge>, Reply<()>),
     Begin(Box<Begin>, Reply<Receipt>, Home),
     Delivered {
         entry: EntryId,
@@ -178,6 +188,8 @@ impl Failure {
         let reason = match error {
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
                 ErrorCode::DiskFull => Reason::Full,
+                // The index beside the log could not grow: it lies on the same volume.
+                _ if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => Reason::Full,
                 ErrorCode::SystemIoFailure | ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
                     Reason::Io
                 }
@@ -227,7 +239,12 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
             let receipt = Receipt { begun: Some(begun), entry, now_ms: begin.now_ms, home };
             tell(reply, Ok(receipt));
         }
-        (Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply), _) => {
+        (
+            Write::Acknowledge(_, reply)
+            | Write::Finish(_, Some(reply), _)
+            | Write::Heartbeat(_, reply),
+            _,
+        ) => {
             tell(reply, Ok(()));
         }
         (
@@ -247,7 +264,9 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
 pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
     match write {
         Write::Begin(_, reply, _) => tell(reply, Err(error)),
-        Write::Finish(_, Some(reply), _) | Write::Heartbeat(_, reply) => {
+        Write::Acknowledge(_, reply)
+        | Write::Finish(_, Some(reply), _)
+        | Write::Heartbeat(_, reply) => {
             tell(reply, Err(error));
         }
         Write::Note(_, reply)
@@ -288,7 +307,8 @@ pub(in crate::ledger) fn is_empty(done: &Done) -> bool {
 /// Whether somebody waits for the commit.
 pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
     match write {
-        Write::Begin(..)
+        Write::Acknowledge(..)
+        | Write::Begin(..)
         | Write::Heartbeat(..)
         | Write::Note(..)
         | Write::Prune { .. }
@@ -310,7 +330,8 @@ pub(in crate::ledger) fn pages(write: &Write) -> usize {
             PAGES + begin.before.as_ref().map_or(0, |before| before.len() / 4096 + 1)
         }
         Write::Prune { .. } => PAGES * PRUNED,
-        Write::Delivered { .. }
+        Write::Acknowledge(..)
+        | Write::Delivered { .. }
         | Write::Heartbeat(..)
         | Write::Note(..)
         | Write::Redact(..)

@@ -11,7 +11,7 @@
 //! not tried again until the ledger is opened anew: the log grows without it.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -63,19 +63,24 @@ pub(super) fn lengthen(path: &Path, length: u64, cap_bytes: Option<u64>) -> io::
     if is_tight {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    // Not made here: a log that is gone is for others to notice.
-    let log = OpenOptions::new().write(true).open(log_path(path))?;
+    append(path, length, to)?;
+    Ok(to)
+}
+
+/// Puts zeros behind the end of a log that is `length` bytes long, up to `to`.
+pub(in crate::ledger) fn append(path: &Path, length: u64, to: u64) -> io::Result<()> {
+    // Not made here: a log that is gone is for others to notice. Each write goes where the file ends: one
+    // that is cut off meanwhile stays too short, which the next commit sees.
+    let mut log = OpenOptions::new().append(true).open(log_path(path))?;
     if log.metadata()?.len() != length {
-        // Cut off: behind zeros the next commit would not see that.
         return Err(io::ErrorKind::InvalidData.into());
     }
     let zeros = vec![0; CHUNK];
     let mut at = length;
     while at < to {
         let count = usize::try_from(to - at).unwrap_or(CHUNK).min(CHUNK);
-        log.write_all_at(zeros.get(..count).unwrap_or_default(), at)?;
+        log.write_all(zeros.get(..count).unwrap_or_default())?;
         at += u64::try_from(count).unwrap_or(0);
     }
-    log.sync_data()?;
-    Ok(to)
+    log.sync_data()
 }

@@ -38,9 +38,6 @@ const WHOLE_CHECK_BYTES: u64 = 16 * 1024 * 1024;
 /// How many of the newest steps are read at the start of a larger file.
 const TAIL: i64 = 1024;
 
-/// The length of the header of a SQLite file; a ledger's is never shorter.
-const HEADER_BYTES: u64 = 100;
-
 /// Which file it is: device and inode of the database and of its log, and the ledger's own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -61,14 +58,9 @@ impl Identity {
 
     /// Whether file and log are still at their paths; how long the log is. Two `stat` calls.
     pub(super) fn check(&self, path: &Path) -> Result<u64, Failure> {
-        let (file, length) = place(path)?;
+        let file = inode(path)?;
         let (log, log_bytes) = place(&log_path(path))?;
-        let current = Self { file, log, store: self.store };
-        if length < HEADER_BYTES {
-            // Cut off under us: SQLite notices only when it reads a page that it does not hold.
-            return Err(Failure::new(Reason::Corrupt, "its file was cut off"));
-        }
-        if current == *self {
+        if (Self { file, log, store: self.store }) == *self {
             Ok(log_bytes)
         } else {
             Err(Failure::new(Reason::Replaced, "another file is at its path"))
@@ -84,6 +76,18 @@ impl Files {
     /// Three `stat` calls.
     pub(super) fn at(path: &Path) -> Self {
         Self(["", "-wal", "-shm"].map(|suffix| inode(&beside(path, suffix)).ok()))
+    }
+}
+
+/// Removes a ledger that was being made, and all that was made beside it.
+pub(super) fn unmake(path: &Path) {
+    let beside = TRACES.iter().map(|suffix| beside(path, suffix));
+    for path in std::iter::once(path.to_owned()).chain(beside) {
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(%error, "a part of a ledger that could not be made stays");
+        }
     }
 }
 
@@ -140,6 +144,7 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
+        .read(true)
         .write(true)
         .mode(0o600)
         .open(beside(path, ".lock"))
@@ -202,6 +207,30 @@ pub(super) fn reopen(
     Ok((conn, identity))
 }
 
+/// Opens a ledger of this version as a file that nobody changes: what stands in its log is not seen. For
+/// one that is there and cannot be written.
+pub(super) fn peek(path: &Path) -> Result<(Connection, Identity), OpenError> {
+    let conn = checked(Connection::open_with_flags(unchanging(path), UNCHANGING)?)?;
+    let store =
+        conn.query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))?;
+    // Its log may not be there: file and log are looked at again before anything is written.
+    let identity = Identity { file: (0, 0), log: (0, 0), store };
+    Ok((conn, identity))
+}
+
+/// Whether a ledger could not be opened because its volume has no room.
+pub(super) fn is_full(error: &OpenError, path: &Path) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match error {
+        OpenError::Sql(error) => Failure::of(error).is_some_and(|failure| {
+            failure.reason == Reason::Full || (failure.reason == Reason::Io && is_nearly_full(path))
+        }),
+        OpenError::Unusable(reason) => *reason == Reason::Full,
+        OpenError::Io(error) => matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull),
+        _ => false,
+    }
+}
+
 /// The newest time that a ledger of this or an older version knows, in milliseconds since 1970.
 pub(super) fn newest_ms(path: &Path) -> Result<i64, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -241,14 +270,21 @@ pub(in crate::ledger) fn open_unchanging(path: &Path) -> Result<Connection, Open
     if has_log || is_written {
         return Err(OpenError::ReadOnly);
     }
+    checked(Connection::open_with_flags(unchanging(path), UNCHANGING)?)
+}
+
+/// How a file that nobody changes is opened.
+const UNCHANGING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY
+    .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    .union(OpenFlags::SQLITE_OPEN_URI);
+
+/// Its name then.
+fn unchanging(path: &Path) -> String {
     let name = percent_encoding::percent_encode(
         path.as_os_str().as_encoded_bytes(),
         percent_encoding::NON_ALPHANUMERIC,
     );
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_URI;
-    checked(Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?)
+    format!("file:{name}?immutable=1")
 }
 
 /// A connection to a ledger of this version.
@@ -292,6 +328,23 @@ pub(super) fn check_log(path: &Path, before_bytes: u64) -> Result<(), Failure> {
     // One that is not there is for `Identity::check` to name.
     match std::fs::metadata(beside(path, "-wal")) {
         Ok(log) if log.len() < least => Err(Failure::new(Reason::Corrupt, "its log was cut off")),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// How long the file is; 0 if there is none.
+pub(super) fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+/// Refuses a file that is shorter than it was: it never shrinks. SQLite notices only when it reads a page
+/// that it does not hold, and would write on around the gap.
+pub(super) fn check_length(path: &Path, before_bytes: u64) -> Result<(), Failure> {
+    // One that is not there is for `Identity::check` to name.
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() < before_bytes => {
+            Err(Failure::new(Reason::Corrupt, "its file was cut off"))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }

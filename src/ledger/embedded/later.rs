@@ -1,4 +1,5 @@
-//! Whether a later entry stands in the way of an undo.
+//! Whether another entry stands in the way of an undo: a later one, or one that was under way at the same
+//! time.
 
 use std::collections::HashSet;
 
@@ -9,8 +10,9 @@ use crate::contract::key::EntryId;
 use crate::ledger::MAX_LATER;
 use crate::ledger::entry::State;
 
-/// The first later entry, accepted or open, that is of the resource which this entry's undo changes;
-/// those of `beside` are passed over.
+/// The first later entry, accepted or open, that is of the resource which this entry's undo changes; those
+/// of `beside` are passed over. Else the newest earlier one of it that was not over when this began, if
+/// this entry's undo puts back what was read before it.
 pub(super) fn superseded(
     conn: &Connection,
     entry: EntryId,
@@ -48,6 +50,40 @@ pub(super) fn superseded(
         let later = EntryId::from_bytes(row.get(0)?);
         if (is_same_path || is_same_thing) && !beside.contains(&later) {
             return Ok(Some(later));
+        }
+    }
+    match path {
+        Some(path) if rows::before(conn, entry)?.is_some() => {
+            overlapping(conn, number, record.prior.version, &path)
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// The newest earlier entry of a path that was not over when this one began. What was read before this
+/// one may lack its effect, so that putting it back would take that away too.
+fn overlapping(
+    conn: &Connection,
+    number: i64,
+    version: i64,
+    path: &str,
+) -> rusqlite::Result<Option<EntryId>> {
+    let steps = rows::history(conn, version)?;
+    let Some(began) = steps.iter().rev().find(|step| step.to == State::Begun) else {
+        return Ok(None);
+    };
+    let mut statement = conn.prepare_cached(
+        "SELECT e.id, e.target FROM (SELECT * FROM entry WHERE number < ?1 \
+           ORDER BY number DESC LIMIT ?2) e \
+         WHERE e.state NOT IN (6, 7) AND (e.state <= 4 OR e.finish > ?3 \
+           OR (e.cause = 'settled' AND e.version > ?3)) ORDER BY e.number DESC",
+    )?;
+    let limit = i64::try_from(MAX_LATER).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![number, limit, began.seq])?;
+    while let Some(row) = rows.next()? {
+        let target: String = row.get(1)?;
+        if target.split_once(' ').is_some_and(|(_, theirs)| theirs == path) {
+            return Ok(Some(EntryId::from_bytes(row.get(0)?)));
         }
     }
     Ok(None)

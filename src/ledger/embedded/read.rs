@@ -130,6 +130,15 @@ impl FileReader {
         verify::whole(&self.conn, keys, heads).map_err(unreadable)
     }
 
+    /// All that does not fit and that nobody acknowledged; see
+    /// [`ReadOnly::breaks`](crate::ledger::ReadOnly::breaks).
+    pub(in crate::ledger) fn breaks(
+        &self,
+        keys: &Keys,
+    ) -> Result<Result<Vec<Broken>, Broken>, LedgerError> {
+        verify::breaks(&self.conn, keys).map_err(unreadable)
+    }
+
     /// Open entries by state.
     ///
     /// # Errors

@@ -41,18 +41,13 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Takes over a connection to a ledger of this version, of which `known` knows; `None`: nobody
-    /// does yet.
+    /// Takes over a connection to a ledger of this version, and fills `known` from it.
     pub(super) fn new(
         conn: Connection,
         keys: &Keys,
         seed: [u8; 32],
-        known: Option<Arc<Known>>,
+        known: Arc<Known>,
     ) -> rusqlite::Result<Self> {
-        let known = match known {
-            Some(known) => known,
-            None => Arc::new(Known::new(super::file::secret(&conn, "finder_key")?)),
-        };
         let mut store = Self {
             conn,
             finder: Finder::new(Arc::clone(&known), 0),
@@ -64,11 +59,6 @@ impl Store {
         };
         store.reload()?;
         Ok(store)
-    }
-
-    /// What its handles know of it.
-    pub(super) fn known(&self) -> &Arc<Known> {
-        &self.known
     }
 
     /// The connection, for what is no command.

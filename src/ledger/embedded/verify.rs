@@ -3,8 +3,10 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::contract::key::EntryId;
-use crate::ledger::chain::verify::{Holder, Line, Linked, Verifier};
-use crate::ledger::chain::{Broken, Head, KeyId, Keys, Seal, Verified};
+use crate::ledger::chain::breaks::Tail;
+use crate::ledger::chain::line::{Holder, Line, Linked, line_columns};
+use crate::ledger::chain::verify::Verifier;
+use crate::ledger::chain::{Broken, Head, KeyId, Keys, NOTHING, Verified};
 
 use super::store::chained;
 
@@ -18,15 +20,9 @@ const TAIL: i64 = 1024;
 macro_rules! lines {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT h.seq, h.entry, h.previous, h.at_ms, h.from_state, h.to_state, h.attempt, \
-             h.cause, h.who, h.why, h.noted, h.disposition, h.verdict, h.upstream_status, \
-             h.undo_mark, h.deadline_ms, h.detail, h.upstream_id, h.undo, h.compensate, \
-             h.undo_unavailable, h.status, h.headers, h.body, h.seal, \
-             e.id, e.version, e.finish, e.state, e.attempt, e.cause, e.began_ms, e.weak, \
-             e.staged, e.principal, e.key, e.ledger_id, e.digest, e.mark, e.operation, \
-             e.transport, e.task, e.staged_for, e.repeats, e.key_sent, e.fingerprint, \
-             e.policy_revision, e.class, e.kind, e.spent_ms, e.spent_nonce, e.target, e.lookup, \
-             i.before FROM ",
+            "SELECT ",
+            line_columns!(),
+            " FROM ",
             $from,
             " LEFT JOIN entry e ON e.number = h.entry LEFT JOIN image i ON i.entry = h.entry ",
             $rest
@@ -55,66 +51,72 @@ pub(super) fn whole(
     keys: &Keys,
     heads: &[Head],
 ) -> rusqlite::Result<Result<Verified, Broken>> {
-    let store: [u8; 16] =
-        conn.query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))?;
+    let store = store_of(conn)?;
     let mut verifier = Verifier::new(keys, &store, heads);
     if let Err(broken) = follow(conn, &mut verifier, 0)? {
         return Ok(Err(broken));
     }
-    // An entry whose newest step is of before the chain is taken as it is.
-    let stray = conn
-        .query_row(
-            "SELECT e.id FROM entry e LEFT JOIN history h ON h.seq = e.version \
-             AND h.entry = e.number WHERE h.seq IS NULL LIMIT 1",
-            [],
-            |row| row.get(0).map(EntryId::from_bytes),
-        )
-        .optional()?;
-    Ok(verifier.end(stray))
+    Ok(verifier.end(stray(conn)?))
 }
 
-/// Follows the end of the chain; `None`: it was not written with a key of these.
-pub(super) fn tail(
+fn store_of(conn: &Connection) -> rusqlite::Result<[u8; 16]> {
+    conn.query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))
+}
+
+/// An entry at whose newest step there is no row of it. One whose newest step is of before the chain is
+/// taken as it is.
+fn stray(conn: &Connection) -> rusqlite::Result<Option<EntryId>> {
+    conn.query_row(
+        "SELECT e.id FROM entry e LEFT JOIN history h ON h.seq = e.version \
+         AND h.entry = e.number WHERE h.seq IS NULL LIMIT 1",
+        [],
+        |row| row.get(0).map(EntryId::from_bytes),
+    )
+    .optional()
+}
+
+/// All that does not fit, and that nobody acknowledged.
+///
+/// # Errors
+///
+/// The row from which on a key is missing.
+pub(super) fn breaks(
     conn: &Connection,
     keys: &Keys,
-    store: &[u8],
-) -> rusqlite::Result<Result<(), Broken>> {
-    let Some(from) = chained::begins_at(conn)? else { return Ok(Ok(())) };
+) -> rusqlite::Result<Result<Vec<Broken>, Broken>> {
+    let store = store_of(conn)?;
+    let mut verifier = Verifier::new(keys, &store, &[]);
+    if let Err(broken) = follow(conn, &mut verifier, 0)? {
+        return Ok(Err(broken));
+    }
+    Ok(Ok(verifier.end_with_all(stray(conn)?).1))
+}
+
+/// Follows the end of the chain.
+pub(super) fn tail(conn: &Connection, keys: &Keys, store: &[u8]) -> rusqlite::Result<Tail> {
+    let Some(from) = chained::begins_at(conn)? else { return Ok(Tail::default()) };
     let newest: i64 =
         conn.query_row("SELECT coalesce(max(seq), 0) FROM history", [], |row| row.get(0))?;
     let before = newest.saturating_sub(TAIL);
     let name: Vec<u8> =
         conn.query_row("SELECT value FROM meta WHERE name = 'chain_key'", [], |row| row.get(0))?;
     let id = name.try_into().ok().map(KeyId);
-    let Some(key) = keys.named(id) else {
-        tracing::warn!(
-            "the end of the ledger's chain is not verified: it was written with another key"
-        );
-        return Ok(Ok(()));
+    let Some(key) = keys.named(id) else { return Ok(Tail::without_a_key()) };
+    let (mut verifier, before) = if before < from {
+        (Verifier::new(keys, store, &[]), from - 1)
+    } else {
+        // One that does not read fits no row behind it.
+        let link = chained::link_at(conn, chained::place(before, from))?.flatten();
+        let link = link.unwrap_or(NOTHING);
+        let head = Head { link, length: chained::place(before, from) };
+        (Verifier::behind(keys, store, chained::NUMBER, head, key), before)
     };
-    if before < from {
-        let mut verifier = Verifier::new(keys, store, &[]);
-        let followed = follow(conn, &mut verifier, from - 1)?;
-        // What a later row would have to say is not looked for: `ledger verify` does that.
-        return Ok(followed.or_else(without_a_key));
-    }
-    let seal: Option<Vec<u8>> = conn
-        .query_row("SELECT seal FROM history WHERE seq = ?1", [before], |row| row.get(0))
-        .optional()?
-        .flatten();
-    let Some(seal) = seal.as_deref().and_then(Seal::from_bytes) else {
-        let why = "it is not there, or has no link".to_owned();
-        let broken = Broken { chain: chained::NUMBER, row: before, entry: None, why, needs: None };
-        return Ok(Err(broken));
-    };
-    let head = Head { link: seal.link, length: chained::place(before, from) };
-    let mut verifier = Verifier::behind(keys, store, chained::NUMBER, head, key);
-    Ok(follow(conn, &mut verifier, before)?.or_else(without_a_key))
-}
-
-/// A key that is not there keeps nobody from writing on with another.
-fn without_a_key(broken: Broken) -> Result<(), Broken> {
-    if broken.needs.is_some() { Ok(()) } else { Err(broken) }
+    // What a later row would have to say is not looked for: `ledger verify` does that.
+    Ok(match follow(conn, &mut verifier, before)? {
+        Err(Broken { needs: Some(_), .. }) => Tail::without_a_key(),
+        Err(broken) => Tail::of(vec![broken]),
+        Ok(()) => Tail::of(verifier.open_breaks()),
+    })
 }
 
 /// Hands over the rows behind `seq`.
@@ -147,6 +149,8 @@ pub(super) fn line(row: &Row<'_>, from: i64) -> rusqlite::Result<Line> {
     let seq: i64 = row.get(0)?;
     let number: i64 = row.get(1)?;
     let seal: Option<Vec<u8>> = row.get(24)?;
+    // A row of the chain that has no link any more has its place all the same.
+    let seal = seal.or_else(|| (seq >= from).then(Vec::new));
     let link =
         seal.map(|seal| Linked { chain: chained::NUMBER, place: chained::place(seq, from), seal });
     let holder = match row.get::<_, Option<Vec<u8>>>(25)? {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::ledger::{Begun, LedgerError, Reason};
+use crate::ledger::{Begun, Integrity, LedgerError, Reason};
 
 use super::super::chain;
 use super::super::desk::Shared;
@@ -34,8 +34,9 @@ use super::super::desk::command::{
 };
 use super::file::{self, Identity};
 use super::known::{Coming, Known};
+use super::newest::{Newest, When};
 use super::store::Store;
-use super::{Options, ahead};
+use super::{Options, TakenUp, ahead};
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -73,6 +74,8 @@ pub(super) struct Writer {
     /// `None` while the store is down.
     pub(super) store: Option<Store>,
     pub(super) identity: Identity,
+    /// Whether what an earlier process left was taken up; not if there was no room for that.
+    pub(super) is_taken_up: bool,
     /// The newest step that is on disk: a file that lacks it is not this ledger.
     pub(super) durable_seq: i64,
     /// How long the log was after the last commit.
@@ -81,6 +84,10 @@ pub(super) struct Writer {
     pub(super) page_bytes: u64,
     /// Whether the log is to be made longer; `None`: it is left as it is.
     pub(super) is_log_short: Option<bool>,
+    /// How long the file was, at most.
+    pub(super) file_bytes: u64,
+    /// What is kept beside the file of where its chain ends.
+    pub(super) newest: Newest,
     /// Whether the ledger's own size limit leaves room for finishes only.
     pub(super) is_over_cap: bool,
     /// Held until the thread ends.
@@ -137,7 +144,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         self.check_size();
         self.check_room();
-        self.check_length();
+        self.check_ahead();
         loop {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
@@ -266,8 +273,10 @@ impl Writer {
             if reply.is_closed() {
                 return;
             }
-            if self.store.is_some() && self.shared.is_reserved() {
-                refuse(write, LedgerError::Unavailable(Reason::Full));
+            if self.store.is_some()
+                && let Some(reason) = self.shared.refusal()
+            {
+                refuse(write, LedgerError::Unavailable(reason));
                 return;
             }
         }
@@ -340,6 +349,7 @@ impl Writer {
             store.conn().prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         }
         match write {
+            Write::Acknowledge(word, _) => store.acknowledge(word, self.newest.lost()),
             Write::Begin(begin, _, home) => {
                 self.shared.note_time(begin.now_ms);
                 let made = home.coming.as_ref().and_then(Coming::hashes);
@@ -382,14 +392,22 @@ impl Writer {
         let mut has_redacted = false;
         for (write, done) in std::mem::take(&mut self.batch).writes {
             has_redacted |= matches!(write, Write::Redact(..));
+            if let Write::Acknowledge(word, _) = &write {
+                self.newest.is_known();
+                self.remember(When::Now);
+                let verified_ms = Some(word.now_ms);
+                self.shared.set_integrity(Integrity { flaw: None, verified_ms });
+            }
             acknowledge(write, done, &self.shared);
         }
         if has_redacted {
             // The log holds older copies of the pages that were overwritten.
             self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
             self.log_bytes = file::log_bytes(&self.path);
+            if self.store.is_none() {
+                return;
+            }
         }
-
         self.shared.set_down(None);
         if self.commits.is_multiple_of(SIZE_CHECK) {
             self.check_size();
@@ -402,7 +420,7 @@ impl Writer {
         if self.dirt >= CHECKPOINT {
             self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)");
         }
-        self.check_length();
+        self.check_ahead();
     }
 
     fn try_commit(&mut self) -> Result<(), Failure> {
@@ -412,6 +430,7 @@ impl Writer {
         store.merge()?;
         // Before the commit, which would write on behind what was cut off.
         file::check_log(&self.path, self.log_bytes)?;
+        file::check_length(&self.path, self.file_bytes)?;
         #[cfg(test)]
         self.shared.faults.before_commit()?;
         store.conn().prepare_cached("COMMIT")?.execute([])?;
@@ -421,7 +440,15 @@ impl Writer {
         self.log_bytes = self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
         self.shared.set_head(store.head());
+        self.remember(When::Due);
         Ok(())
+    }
+
+    /// Keeps beside the file where its chain ends on disk.
+    pub(super) fn remember(&mut self, when: When) {
+        if let Some(head) = self.shared.head() {
+            self.newest.remember(&self.lock, &self.identity.store(), head, when);
+        }
     }
 
     /// Ends a transaction in which nothing was written.
@@ -456,6 +483,8 @@ impl Writer {
             // The connection is dropped here, which rolls back as well.
             tracing::debug!(%error, "a roll-back failed");
         }
+        // What the file holds now is not known before it is read again.
+        self.known.forget(0);
         self.shared.set_down(Some(failure.reason));
         for (write, done) in std::mem::take(&mut self.batch).writes {
             if let (Write::Begin(begin, ..), Done::Begun(Begun::Started { attempt })) =
@@ -483,7 +512,8 @@ impl Writer {
                 }
                 self.backlog.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..)
+            Write::Acknowledge(..)
+            | Write::Begin(..)
             | Write::Heartbeat(..)
             | Write::Note(..)
             | Write::Prune { .. }
@@ -522,6 +552,7 @@ impl Writer {
                     detail = failure.detail,
                     "the ledger is still down"
                 );
+                self.known.forget(0);
                 self.shared.set_down(Some(failure.reason));
                 self.retry.again();
             }
@@ -531,6 +562,7 @@ impl Writer {
     /// Opens the file again, makes sure that it is this ledger and not an older copy, and proves
     /// with a row on disk that it takes writes.
     fn try_revive(&mut self) -> Result<Store, Failure> {
+        file::check_length(&self.path, self.file_bytes)?;
         let (conn, identity) = file::reopen(&self.path, &self.options, &self.identity)?;
         if self.shared.health().down == Some(Reason::Full) {
             // The log may be what fills the volume, and most of it is older copies of pages.
@@ -538,19 +570,28 @@ impl Writer {
             tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
         }
         let seed = chain::seed().map_err(|_| Failure::new(Reason::Failed, "no random bytes"))?;
-        let mut store = Store::new(conn, &self.options.keys, seed, Some(Arc::clone(&self.known)))?;
+        let mut store = Store::new(conn, &self.options.keys, seed, Arc::clone(&self.known))?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
+        }
+        if !self.is_taken_up {
+            let now_ms = self.shared.time();
+            let taken = TakenUp::of(&mut store, &identity, &self.options, &self.lock, now_ms)?;
+            self.is_taken_up = true;
+            self.newest = Newest::new(taken.lost);
+            self.shared.count_recovered(taken.unknown);
+            self.shared.set_head(store.head());
+            self.shared.set_integrity(taken.integrity);
         }
         store.conn().execute_batch("BEGIN IMMEDIATE")?;
         store.heartbeat(self.shared.time())?;
         #[cfg(test)]
         self.shared.faults.before_commit()?;
         store.conn().execute_batch("COMMIT")?;
-        identity.check(&self.path)?;
+        self.log_bytes = identity.check(&self.path)?;
         self.identity = identity;
-        self.log_bytes = file::log_bytes(&self.path);
         self.is_log_short = Some(false);
+        self.durable_seq = store.newest_seq();
         Ok(store)
     }
 
@@ -559,9 +600,15 @@ impl Writer {
     fn checkpoint(&mut self, pragma: &str) {
         self.dirt = 0;
         let Some(store) = &self.store else { return };
+        // Copying into a file that was cut off would fill it with gaps.
+        if let Err(failure) = file::check_length(&self.path, self.file_bytes) {
+            return self.fail(failure);
+        }
         if let Err(error) = store.conn().query_row(pragma, [], |_| Ok(())) {
             tracing::warn!(%error, "copying the ledger's log failed");
         }
+        self.file_bytes = self.file_bytes.max(file::length(&self.path));
+        self.remember(When::Now);
     }
 
     /// Compares what the file takes with its limit: begins are refused before finishes are, once
@@ -585,8 +632,8 @@ impl Writer {
     }
 
     /// Says whether the log is to be made longer.
-    fn check_length(&mut self) {
-        if self.is_log_short.is_some() {
+    fn check_ahead(&mut self) {
+        if self.is_log_short.is_some() && self.store.is_some() {
             self.is_log_short = Some(ahead::is_short(&self.path, self.log_bytes, self.page_bytes));
         }
     }
@@ -610,6 +657,7 @@ impl Writer {
     fn end(&mut self) {
         self.commit();
         self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
+        self.remember(When::Now);
         self.store = None;
         self.shared.set_down(Some(Reason::Closed));
         for lock in [&self.claim, &self.lock] {

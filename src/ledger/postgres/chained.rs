@@ -17,8 +17,10 @@ const NUMBER: &str = "INSERT INTO takeback.chain (number, owner) \
      SELECT coalesce(max(number), 0) + 1, $1 FROM takeback.chain \
      ON CONFLICT DO NOTHING RETURNING number";
 
+/// A row that belongs to no entry.
 pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, attempt, noted, \
-     detail, chain, place, seal) VALUES ($1, $2, $3, 0, 0, $4, $5, $6, $7, $8)";
+     detail, chain, place, seal, who, why) \
+     VALUES ($1, $2, $3, 0, 0, $4, $5, $6, $7, $8, $9, $10)";
 
 const NEXT: &str = "SELECT nextval('takeback.step')";
 
@@ -104,9 +106,12 @@ impl Chained {
         let row =
             Row { seq, at_ms: now_ms, noted: Some(CHAIN), detail: Some(&detail), ..Row::default() };
         let Link { place, seal } = chained.link(&row, None, Content::None);
-        let nil = Uuid::nil();
+        let (nil, nobody) = (Uuid::nil(), None::<String>);
         session
-            .query(STEP, &[&seq, &nil, &now_ms, &CHAIN, &detail, &number, &place, &seal])
+            .query(
+                STEP,
+                &[&seq, &nil, &now_ms, &CHAIN, &detail, &number, &place, &seal, &nobody, &nobody],
+            )
             .await?;
         Ok(Some(chained))
     }

@@ -85,7 +85,9 @@ impl Plan<'_> {
                     Some(Done::Written)
                 }
                 // They have transactions of their own.
-                Write::Prune { .. } | Write::Redact(..) => Some(Done::Refused),
+                Write::Acknowledge(..) | Write::Prune { .. } | Write::Redact(..) => {
+                    Some(Done::Refused)
+                }
                 Write::Note(note, _) => Some(self.note(note, pipe)?),
                 Write::Settle(settle, _) => Some(self.settle(settle, pipe)?),
                 Write::TookBack(took_back, _) => Some(self.took_back(took_back, pipe)?),

@@ -166,8 +166,9 @@ impl<'a> Plan<'a> {
                     plan.named.push(rows::uuid(*entry));
                     plan.steps += 1;
                 }
-                // The last two have transactions of their own.
-                Write::Delivered { .. }
+                // Some have transactions of their own.
+                Write::Acknowledge(..)
+                | Write::Delivered { .. }
                 | Write::Heartbeat(..)
                 | Write::Prune { .. }
                 | Write::Redact(..) => {}

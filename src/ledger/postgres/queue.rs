@@ -27,8 +27,8 @@ const LAZY: Duration = Duration::from_millis(4);
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Write>,
-    /// Redactions, each of which has a transaction of its own.
-    pub(super) redactions: VecDeque<Write>,
+    /// Redactions and acknowledgements, each of which has a transaction of its own.
+    pub(super) words: VecDeque<Write>,
     /// Proofs of life that were asked for while the store was down.
     pub(super) beats: Vec<Write>,
     /// Reads, and how many lazy writes must be done before each.
@@ -49,7 +49,7 @@ impl Queue {
     pub(super) fn new(asks: mpsc::UnboundedSender<Ask>) -> Self {
         Self {
             waiting: VecDeque::new(),
-            redactions: VecDeque::new(),
+            words: VecDeque::new(),
             beats: Vec::new(),
             held: VecDeque::new(),
             asks,
@@ -98,7 +98,8 @@ impl Queue {
         match &write {
             Write::Begin(begin, ..) => shared.note_time(begin.now_ms),
             Write::Heartbeat(now_ms, _) => shared.note_time(*now_ms),
-            Write::Delivered { .. }
+            Write::Acknowledge(..)
+            | Write::Delivered { .. }
             | Write::Finish(..)
             | Write::Note(..)
             | Write::Prune { .. }
@@ -114,8 +115,12 @@ impl Queue {
             }
             return;
         }
-        if matches!(&write, Write::Redact(..)) {
-            self.redactions.push_back(write);
+        if matches!(&write, Write::Acknowledge(..) | Write::Redact(..)) {
+            self.words.push_back(write);
+            return;
+        }
+        if let (Write::Begin(..), Some(reason)) = (&write, shared.refusal()) {
+            refuse(write, LedgerError::Unavailable(reason));
             return;
         }
         let now = Instant::now();
@@ -139,7 +144,8 @@ impl Queue {
                 self.came += 1;
                 self.waiting.push_back(Write::Finish(finish, None, pending));
             }
-            Write::Begin(..)
+            Write::Acknowledge(..)
+            | Write::Begin(..)
             | Write::Heartbeat(..)
             | Write::Note(..)
             | Write::Prune { .. }
@@ -188,7 +194,7 @@ impl Queue {
             }
         }
         let (came, done) = (self.came, self.done);
-        for write in std::mem::take(&mut self.redactions) {
+        for write in std::mem::take(&mut self.words) {
             refuse(write, error);
         }
         for write in std::mem::take(&mut self.waiting) {
@@ -267,7 +273,8 @@ impl Queue {
 pub(super) fn is_lazy(write: &Write) -> bool {
     match write {
         Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => true,
-        Write::Begin(..)
+        Write::Acknowledge(..)
+        | Write::Begin(..)
         | Write::Heartbeat(..)
         | Write::Note(..)
         | Write::Prune { .. }
@@ -287,6 +294,9 @@ fn touches(write: &Write) -> [Option<EntryId>; 2] {
         Write::TookBack(took_back, _) => [Some(took_back.entry), Some(took_back.by)],
         Write::Withdraw { entry, .. } => [Some(*entry), None],
         Write::Redact(redact, _) => [Some(redact.entry), None],
-        Write::Delivered { .. } | Write::Heartbeat(..) | Write::Prune { .. } => [None, None],
+        Write::Acknowledge(..)
+        | Write::Delivered { .. }
+        | Write::Heartbeat(..)
+        | Write::Prune { .. } => [None, None],
     }
 }

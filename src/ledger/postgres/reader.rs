@@ -268,17 +268,38 @@ impl DatabaseReader {
         keys: &Keys,
         heads: &[Head],
     ) -> Result<Result<Verified, Broken>, LedgerError> {
+        self.follow(keys, heads, |verifier, stray| verifier.end(stray))
+    }
+
+    pub(in crate::ledger) fn breaks(
+        &self,
+        keys: &Keys,
+    ) -> Result<Result<Vec<Broken>, Broken>, LedgerError> {
+        self.follow(keys, &[], |verifier, stray| Ok(verifier.end_with_all(stray).1))
+    }
+
+    /// Follows the chains in one snapshot.
+    fn follow<T>(
+        &self,
+        keys: &Keys,
+        heads: &[Head],
+        end: impl FnOnce(Verifier<'_>, Option<EntryId>) -> Result<T, Broken>,
+    ) -> Result<Result<T, Broken>, LedgerError> {
         let store = self.ask(|session| async move {
             session.run(verify::BEGIN).await?;
             schema::secret(&session, "store").await
         })?;
-        let followed = self.follow(Verifier::new(keys, &store, heads));
+        let followed = self.follow_all(Verifier::new(keys, &store, heads), end);
         self.ask(|session| async move { session.run("COMMIT").await })?;
         followed
     }
 
     /// Page by page, each with its own bound: the whole may take minutes.
-    fn follow(&self, mut verifier: Verifier<'_>) -> Result<Result<Verified, Broken>, LedgerError> {
+    fn follow_all<T>(
+        &self,
+        mut verifier: Verifier<'_>,
+        end: impl FnOnce(Verifier<'_>, Option<EntryId>) -> Result<T, Broken>,
+    ) -> Result<Result<T, Broken>, LedgerError> {
         let mut seq = i64::MIN;
         loop {
             let page = self.ask(move |session| async move { verify::page(&session, seq).await })?;
@@ -293,7 +314,7 @@ impl DatabaseReader {
             }
         }
         let stray = self.ask(|session| async move { verify::stray(&session).await })?;
-        Ok(verifier.end(stray.map(rows::entry_id)))
+        Ok(end(verifier, stray.map(rows::entry_id)))
     }
 
     pub(in crate::ledger) fn counts(&self) -> Result<Counts, LedgerError> {

@@ -16,8 +16,9 @@ use super::rows::{self, column, damaged};
 use super::session::{Fault, Param, Pipe, Session};
 use super::{sql, verify};
 use crate::ledger::chain::Seal;
+use crate::ledger::chain::line::Line;
 use crate::ledger::chain::row::{Content, Row};
-use crate::ledger::chain::verify::{Line, RETENTION, redaction, retention};
+use crate::ledger::chain::verify::{RETENTION, redaction, retention};
 use crate::ledger::desk::command::{Done, Failure, PRUNED, Redact};
 use crate::ledger::redact::{Taken, take_out};
 use crate::ledger::{Noted, Reason, Settled};
@@ -103,7 +104,7 @@ impl<'a> Hand<'a> {
     }
 
     /// Runs work that adds its statements to a pipe; they and the commit are sent at once.
-    async fn in_transaction<T>(
+    pub(super) async fn in_transaction<T>(
         &self,
         chained: &mut Chained,
         work: impl AsyncFnOnce(&mut Chained) -> Result<(T, Pipe<'a>), Fault>,
@@ -263,6 +264,8 @@ impl<'a> Hand<'a> {
                 Box::new(chained.number),
                 Box::new(place),
                 Box::new(seal),
+                Box::new(None::<String>),
+                Box::new(None::<String>),
             ];
             pipe.add(chained::STEP, params);
             pipe.add(DONE, vec![Box::new(removed.clone())]);

@@ -92,13 +92,34 @@ const LATER: &str = "SELECT x.id FROM (\
        OR ($4::text IS NULL AND x.transport = $5 AND x.upstream_id = $6)) \
      AND NOT (x.id = ANY($7)) ORDER BY x.number LIMIT 1";
 
+/// As the file's store asks it; see there.
+const OVERLAPPING: &str = "SELECT x.id FROM (\
+     SELECT id, number, target, state, finish, version, cause FROM takeback.entry \
+     WHERE id < $1 AND number < $2 ORDER BY id DESC LIMIT $3) x \
+     WHERE x.state NOT IN (6, 7) AND (x.state <= 4 OR x.finish > $4 \
+       OR (x.cause = 'settled' AND x.version > $4)) \
+     AND strpos(x.target, ' ') > 0 AND substr(x.target, strpos(x.target, ' ') + 1) = $5 \
+     ORDER BY x.number DESC LIMIT 1";
+
 const COUNTS: &str = "SELECT state, count(*), min(began_ms) FROM takeback.entry \
      WHERE state <= 4 GROUP BY state";
 
 /// What a connection that reads prepares.
 pub(super) const STATEMENTS: &[&str] = &[
-    RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS, DUE, PENDING, BEFORE,
-    NUMBER, LATER,
+    RECORD,
+    UNKNOWNS,
+    LIST_OPEN,
+    LIST,
+    IS_THERE,
+    HISTORY,
+    ANSWER,
+    COUNTS,
+    DUE,
+    PENDING,
+    BEFORE,
+    NUMBER,
+    LATER,
+    OVERLAPPING,
 ];
 
 /// An entry's id as the database has it.
@@ -295,6 +316,22 @@ pub(super) async fn superseded(
     let params: &[&(dyn ToSql + Sync)] =
         &[&from, &began, &limit, &path, &record.transport, &id, &beside];
     let rows = session.query(LATER, params).await?;
+    if let Some(row) = rows.first() {
+        return column(row, 0).map(entry_id).map(Some);
+    }
+    // What was read before a call may lack the effect of one that was not over when it began.
+    let Some(path) = path else { return Ok(None) };
+    if session.query(BEFORE, &[&uuid(entry)]).await?.is_empty() {
+        return Ok(None);
+    }
+    let steps = session.query(HISTORY, &[&record.prior.version]).await?;
+    let steps: Vec<Step> = steps.iter().map(step).collect::<Result<_, _>>()?;
+    let Some(step) = steps.iter().rev().find(|step| step.to == State::Begun) else {
+        return Ok(None);
+    };
+    let until = first_id_at(record.prior.began_ms.saturating_add(APART_MS));
+    let params: &[&(dyn ToSql + Sync)] = &[&until, &began, &limit, &step.seq, &path];
+    let rows = session.query(OVERLAPPING, params).await?;
     rows.first().map(|row| column(row, 0).map(entry_id)).transpose()
 }
 

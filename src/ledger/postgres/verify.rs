@@ -5,7 +5,10 @@ use uuid::Uuid;
 
 use super::rows::{column, damaged, number};
 use super::session::{Fault, Session};
-use crate::ledger::chain::verify::{Holder, Line, Linked};
+use crate::ledger::chain::Keys;
+use crate::ledger::chain::breaks::Tail;
+use crate::ledger::chain::line::{Holder, Line, Linked, line_columns};
+use crate::ledger::chain::verify::Verifier;
 
 /// Rows in one read.
 pub(super) const PAGE: i64 = 512;
@@ -17,15 +20,9 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY
 macro_rules! lines {
     ($from:literal, $rest:literal) => {
         concat!(
-            "SELECT h.seq, h.entry, h.previous, h.at_ms, h.from_state, h.to_state, h.attempt, \
-             h.cause, h.who, h.why, h.noted, h.disposition, h.verdict, h.upstream_status, \
-             h.undo_mark, h.deadline_ms, h.detail, h.upstream_id, h.undo, h.compensate, \
-             h.undo_unavailable, h.status, h.headers, h.body, h.seal, \
-             e.id, e.version, e.finish, e.state, e.attempt, e.cause, e.began_ms, e.weak, \
-             e.staged, e.principal, e.key, e.ledger_id, e.digest, e.mark, e.operation, \
-             e.transport, e.task, e.staged_for, e.repeats, e.key_sent, e.fingerprint, \
-             e.policy_revision, e.class, e.kind, e.spent_ms, e.spent_nonce, e.target, e.lookup, \
-             i.before, h.chain, h.place FROM ",
+            "SELECT ",
+            line_columns!(),
+            ", h.chain, h.place FROM ",
             $from,
             " LEFT JOIN takeback.entry e ON e.id = h.entry \
              LEFT JOIN takeback.image i ON i.entry = h.entry ",
@@ -51,6 +48,36 @@ const STRAY: &str = "SELECT e.id FROM takeback.entry e LEFT JOIN takeback.histor
 /// The rows behind `seq`.
 pub(super) async fn page(session: &Session, seq: i64) -> Result<Vec<Line>, Fault> {
     session.query(LINES, &[&seq, &PAGE]).await?.iter().map(line).collect()
+}
+
+/// How many of the newest rows are followed at the start.
+const TAIL: i64 = 1024;
+
+/// Before the newest rows: a number of a row, or nothing if there are not more.
+const BEFORE: &str = "SELECT seq FROM takeback.history ORDER BY seq DESC OFFSET $1 LIMIT 1";
+
+/// Follows the ends of the chains, those that others write at this moment too.
+pub(super) async fn tail(session: &Session, keys: &Keys, store: &[u8]) -> Result<Tail, Fault> {
+    session.run(BEGIN).await?;
+    let read = async {
+        let rows = session.query(BEFORE, &[&TAIL]).await?;
+        let mut seq = rows.first().map(|row| column(row, 0)).transpose()?.unwrap_or(i64::MIN);
+        let mut lines = Vec::new();
+        loop {
+            let page = page(session, seq).await?;
+            let Some(last) = page.last() else { break };
+            seq = last.seq;
+            lines.extend(page);
+        }
+        Ok(lines)
+    };
+    let read: Result<Vec<Line>, Fault> = read.await;
+    session.run("COMMIT").await?;
+    let (breaks, unknown) = Verifier::at_the_end(keys, store, &read?);
+    if breaks.is_empty() && unknown > 0 {
+        return Ok(Tail::without_a_key());
+    }
+    Ok(Tail::of(breaks))
 }
 
 /// See [`LINES_OF`].

@@ -24,7 +24,7 @@ use super::session::{Connector, Fault, Session};
 use super::{removal, schema, sql};
 use crate::ledger::desk::Shared;
 use crate::ledger::desk::command::{Command, Done, Failure, Write, acknowledge, refuse, tell};
-use crate::ledger::{Begun, Keys, LedgerError, Reason};
+use crate::ledger::{Begun, Integrity, Keys, LedgerError, Reason};
 
 /// Between two attempts to get a failed store back: from the first, doubling, to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -161,7 +161,7 @@ impl Writer {
             None if self.queue.beats.is_empty() => self.retry.at,
             None => return,
             Some(_) => {
-                if !self.queue.redactions.is_empty() {
+                if !self.queue.words.is_empty() {
                     return;
                 }
                 let tick = (self.renewed + self.lease / 6).min(self.buried + self.lease / 3);
@@ -191,8 +191,8 @@ impl Writer {
         }
         if self.queue.due().is_some_and(|due| due <= now) {
             self.batch().await;
-        } else if let Some(write) = self.queue.redactions.pop_front() {
-            self.redact(write).await;
+        } else if let Some(write) = self.queue.words.pop_front() {
+            self.record(write).await;
         } else if self.renewed + self.lease / 6 <= now {
             self.renew().await;
         } else if self.buried + self.lease / 3 <= now {
@@ -202,9 +202,8 @@ impl Writer {
         }
     }
 
-    /// Takes parts out of an entry, and tells who asked.
-    async fn redact(&mut self, write: Write) {
-        let Write::Redact(redact, _) = &write else { return };
+    /// Does what a person asked for, and tells them.
+    async fn record(&mut self, write: Write) {
         let Self { session, commands, queue, shared, chained, .. } = self;
         let Some(session) = session.as_ref() else {
             return refuse(write, LedgerError::Unavailable(Reason::Failed));
@@ -214,7 +213,14 @@ impl Writer {
         let hand = removal::Hand { session, owner, lease_ms, now_ms };
         let mut done = Err(Fault::Met);
         for _ in 0..MEETINGS {
-            done = taking(hand.redact(chained, redact), commands, queue, shared, None).await;
+            let work = async {
+                match &write {
+                    Write::Acknowledge(word, _) => hand.acknowledge(chained, word).await,
+                    Write::Redact(redact, _) => hand.redact(chained, redact).await,
+                    _ => Ok(Done::Refused),
+                }
+            };
+            done = taking(work, commands, queue, shared, None).await;
             if !matches!(&done, Err(Fault::Met)) {
                 break;
             }
@@ -222,10 +228,14 @@ impl Writer {
         match done {
             Ok(done) => {
                 self.shared.set_head(self.chained.head());
+                if let Write::Acknowledge(word, _) = &write {
+                    let verified_ms = Some(word.now_ms);
+                    self.shared.set_integrity(Integrity { flaw: None, verified_ms });
+                }
                 acknowledge(write, done, &self.shared);
             }
             Err(Fault::Refused(detail)) => {
-                tracing::error!(detail, "a redaction failed");
+                tracing::error!(detail, "what a person asked for failed");
                 refuse(write, LedgerError::Refused);
             }
             Err(fault) => {
@@ -491,7 +501,8 @@ impl Writer {
         for write in doubt.writes {
             match write {
                 // Their attempts are nobody's, or were made unknown with the rest of ours.
-                Write::Begin(..)
+                Write::Acknowledge(..)
+                | Write::Begin(..)
                 | Write::Heartbeat(..)
                 | Write::Note(..)
                 | Write::Prune { .. }

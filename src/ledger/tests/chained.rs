@@ -15,6 +15,8 @@ on_both_stores!(
     a_chain_goes_on_after_a_restart_and_a_crash,
     a_wrong_key_verifies_nothing_and_the_key_is_named,
     a_change_of_the_key_is_a_row_of_the_chain,
+    ops_3_6_a_break_at_the_end_refuses_begins_until_it_is_acknowledged,
+    ops_3_6_the_end_of_a_long_chain_is_followed_and_its_beginning_is_not,
 );
 
 pub(super) fn keys(secrets: &[&str]) -> Keys {
@@ -284,4 +286,85 @@ async fn a_change_of_the_key_is_a_row_of_the_chain(store: Store) {
     let verified = bench.read().verify(&weakened, &[]).unwrap().unwrap();
     let last = verified.chains.last().unwrap();
     assert!(last.was_weakened || last.key.is_none());
+}
+
+async fn ops_3_6_a_break_at_the_end_refuses_begins_until_it_is_acknowledged(store: Store) {
+    for sql in [
+        "UPDATE history SET why = 'so' WHERE seq = {}",
+        "DELETE FROM history WHERE seq = {}",
+        "UPDATE history SET seal = NULL WHERE seq = {}",
+        "UPDATE history SET seal = decode_seal WHERE seq = {}",
+        "UPDATE history SET why = 'so', seal = decode_seal WHERE seq >= {}",
+    ] {
+        let mut bench = keyed(store);
+        let entries = bench.fill().await;
+        bench.ledger.close().await;
+        let finish = bench.read().show(entries[3]).unwrap().unwrap().history[1].seq;
+        let other = match store {
+            Store::Embedded => "x'00'",
+            Store::Postgres => "'\\x00'",
+        };
+        bench.change(&sql.replace("{}", &finish.to_string()).replace("decode_seal", other));
+
+        bench.restart().await;
+
+        let integrity = bench.ledger.integrity();
+        let broken = Integrity { flaw: Some(Reason::Broken), verified_ms: None };
+        assert_eq!(integrity, broken, "{sql}");
+        let (first, second) =
+            (Call { digest: 80, ..Call::default() }, Call { digest: 81, ..Call::default() });
+        let begin = bench.judged(&first).await;
+        let down = LedgerError::Unavailable(Reason::Broken);
+        assert_eq!(bench.ledger.begin(begin).await, Err(down), "{sql}");
+        bench.ledger.heartbeat(9_500).await.unwrap();
+        assert_eq!(bench.ledger.health().down, Some(Reason::Broken));
+        assert!(bench.verify().is_err(), "{sql}");
+
+        let breaks = bench.read().breaks(&bench.options.keys).unwrap().unwrap();
+        let known: Vec<_> = breaks.iter().map(|broken| broken.row).collect();
+        bench.ledger.acknowledge(breaks, "ann", "seen", 9_600).await.unwrap();
+
+        bench.started(&first).await;
+        assert!(bench.ledger.health().is_ok());
+        let verified = bench.verify().unwrap_or_else(|broken| panic!("{sql}: {broken}"));
+        let said: Vec<_> = verified
+            .acknowledged
+            .iter()
+            .map(|known| match &known.what {
+                Flaw::Broken(broken) => (broken.row, known.who.as_str(), known.at_ms),
+                Flaw::Lost(_) => panic!("nothing is lost"),
+            })
+            .collect();
+        assert_eq!(said, known.iter().map(|row| (*row, "ann", 9_600)).collect::<Vec<_>>(), "{sql}");
+        bench.restart().await;
+        assert_eq!(bench.ledger.integrity(), Integrity { flaw: None, verified_ms: Some(9_000) });
+        bench.started(&second).await;
+    }
+}
+
+async fn ops_3_6_the_end_of_a_long_chain_is_followed_and_its_beginning_is_not(store: Store) {
+    let mut bench = keyed(store);
+    let mut call = Call::default();
+    let mut first = None;
+    for digest in 0..=255 {
+        for principal in 0..3 {
+            call = Call { digest, mark: digest, principal, ..Call::default() };
+            let entry = bench.accepted(&call).await;
+            first.get_or_insert(entry);
+        }
+    }
+    bench.restart().await;
+    assert_eq!(bench.ledger.integrity(), Integrity { flaw: None, verified_ms: Some(9_000) });
+    let seq =
+        |bench: &Bench, entry: EntryId| bench.read().show(entry).unwrap().unwrap().history[0].seq;
+    let (first, last) = (first.unwrap(), bench.by_digest(&call).await.unwrap().entry);
+    let early = format!("UPDATE history SET why = 'so' WHERE seq = {}", seq(&bench, first));
+    bench.change(&early);
+    bench.restart().await;
+    assert_eq!(bench.ledger.integrity().flaw, None, "it is bounded");
+    assert!(bench.verify().is_err(), "and the whole chain tells");
+
+    bench.change(&format!("UPDATE history SET why = 'so' WHERE seq = {}", seq(&bench, last)));
+    bench.restart().await;
+    assert_eq!(bench.ledger.integrity().flaw, Some(Reason::Broken));
 }

@@ -154,3 +154,26 @@ async fn an_operation_with_an_unknown_outcome_has_it_named_until_it_is_settled()
         })
         .await;
 }
+
+#[tokio::test]
+async fn while_the_store_is_down_nothing_is_called_new() {
+    let bench = Bench::new(Store::Embedded);
+    let known = bench.ledger.desk().known.clone().unwrap();
+    let new = Call { digest: 9, mark: 9, ..Call::default() };
+    let old = Call { digest: 1, mark: 1, ..Call::default() };
+    bench.started(&old).await;
+    bench.until(async || known.is_new(&new.look())).await;
+    let faults = bench.faults();
+    faults.before.store(u8::MAX, Ordering::SeqCst);
+    assert!(bench.ledger.begin(Call { digest: 2, ..Call::default() }.begin()).await.is_err());
+
+    assert!(!known.is_new(&new.look()), "as long as nobody has read the file again");
+    assert!(bench.ledger.heartbeat(4_000).await.is_err());
+    assert!(!known.is_new(&new.look()), "what was read is not what is on disk, maybe");
+    faults.before.store(0, Ordering::SeqCst);
+    bench.ledger.heartbeat(5_000).await.unwrap();
+
+    bench.until(async || known.is_new(&new.look())).await;
+    assert!(!known.is_new(&old.look()));
+    assert_eq!(bench.state(&old).await, Some(State::Begun));
+}

@@ -11,9 +11,9 @@ fn split(stream: &[u8], chunk: usize, limit: usize) -> (Vec<Frame>, bool) {
             frames.push(frame);
         }
     }
-    let is_blind = splitter.is_blind();
     frames.extend(splitter.finish());
-    (frames, is_blind)
+    let has_unseen = frames.iter().any(Frame::is_unseen);
+    (frames, has_unseen)
 }
 
 fn frames(stream: &[u8], chunk: usize) -> Vec<Frame> {
@@ -193,14 +193,19 @@ fn h_50_a_cut_event_is_no_event_until_we_finish_it() {
 }
 
 #[test]
-fn a_frame_over_the_limit_ends_the_inspection_and_keeps_the_bytes() {
-    let stream = format!("data: 12345\n\ndata: {}\n\ndata: {ANSWER}\n\n", "x".repeat(100));
-    for chunk in 1..=stream.len() {
-        let (frames, is_blind) = split(stream.as_bytes(), chunk, 64);
+fn a_frame_over_the_limit_passes_unseen_and_the_next_one_is_seen() {
+    for end in ["\n", "\r\n", "\r"] {
+        let long = format!("id: 9~data: {}~data:~data:{}~~", "x".repeat(60), "y".repeat(60));
+        let stream = format!("data: 12345~~{long}data: {ANSWER}~~: c~{long}~data: 6~~{long}");
+        let stream = stream.replace('~', end);
+        for chunk in 1..=stream.len() {
+            let (frames, has_unseen) = split(stream.as_bytes(), chunk, 64);
 
-        assert!(is_blind, "{chunk}");
-        assert_eq!(joined(&frames), stream.as_bytes());
-        assert_eq!(dispatched(&frames), ["12345"], "{chunk}");
+            assert!(has_unseen, "{chunk}");
+            assert_eq!(joined(&frames), stream.as_bytes());
+            assert_eq!(dispatched(&frames), ["12345", ANSWER, "6"], "{chunk} {end:?}");
+            assert!(frames.iter().all(|frame| frame.event_id().is_none()));
+        }
     }
     let exact = "data: 12345\n\n".repeat(3);
     assert!(!split(exact.as_bytes(), 3, 13).1);

@@ -12,7 +12,7 @@ use crate::contract::operation::{Lookup, LookupBy, Operation, Slot};
 use crate::contract::path::{self, Path, Segment};
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
-use crate::metrics::ReconcileResult;
+use crate::metrics::{Purpose, ReconcileResult};
 use crate::pipeline::fetch::{Credential, Target};
 use crate::pipeline::live::Live;
 use crate::policy::Group;
@@ -100,7 +100,9 @@ pub(super) async fn look(
 ) -> Result<Answer, Told> {
     let name = &lookup.reference.operation;
     let got = match (asked, work.repeat) {
-        (Asked::Http(target), _) => work.fetch.get(target, work.credential()).await,
+        (Asked::Http(target), _) => {
+            work.fetch.get(target, work.credential(), Purpose::Lookup).await
+        }
         (Asked::Tool(tool, arguments), Some(write)) => {
             work.fetch.call_for(write, tool, arguments).await
         }

@@ -58,7 +58,7 @@ fn live(text: &str, metrics: &Metrics) -> Live {
 }
 
 fn operation(by: &str, more: &str) -> Operation {
-    let live = live(&policy(by, more), &Metrics::new().unwrap());
+    let live = live(&policy(by, more), &Metrics::new());
     let id = OperationId::new("notes.create").unwrap();
     live.snapshot.operation(&id).unwrap().operation.clone()
 }
@@ -187,7 +187,7 @@ impl Bench {
         let path = directory.path().join("ledger.db");
         let (store, _) = Embedded::open(&path, Options::default(), BEGAN_MS).unwrap();
         let (clock, hand) = Clock::manual(BEGAN_MS);
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new();
         let tasks = Tasks::new();
         let ledger = Ledger::Embedded(store);
         let shared = Arc::new(Shared {
@@ -198,7 +198,7 @@ impl Bench {
             clock,
             budget: Budget::new(1 << 20),
             settings: Settings {
-                report_header: crate::http::headers::REPORT,
+                report_header: Box::leak(Box::new(crate::http::headers::REPORT)),
                 mode: Mode::Enforce,
                 limits: Limits {
                     request_body_bytes: 1 << 16,

@@ -69,7 +69,7 @@ pub struct Asked<'a> {
 
 /// What is passed on of an answer's head.
 pub fn pass_headers(shared: &Shared, parts: &mut Parts, asked: Asked<'_>) {
-    let stripped = sift_answer(&mut parts.headers, &shared.settings.report_header);
+    let stripped = sift_answer(&mut parts.headers, shared.settings.report_header);
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
     }
@@ -99,7 +99,17 @@ fn relocated(shared: &Shared, value: &HeaderValue, asked: Asked<'_>) -> Option<H
 
 /// An answer's trailers are passed on, but for reports that are not ours.
 pub fn passed(shared: &Shared, body: Body) -> Body {
-    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header.clone()))
+    body.with_trailers(Trailers::Sifted(sift_trailers, shared.settings.report_header))
+}
+
+/// Whether an answer ends where its connection does: it says neither how long it is nor where it
+/// ends, so that a cut looks like its end. `parts` are the upstream's own.
+pub(super) fn is_open_ended(parts: &Parts, body: &Body) -> bool {
+    use http_body::Body as _;
+    parts.version < http::Version::HTTP_2
+        && !parts.headers.contains_key(header::CONTENT_LENGTH)
+        && !parts.headers.contains_key(header::TRANSFER_ENCODING)
+        && !body.is_end_stream()
 }
 
 /// Whether an answer is a stream of events.

@@ -27,6 +27,8 @@ pub(super) enum Notice {
     NotSent(NotSentReason),
     /// A read's answer was lost.
     ReadLost(LostReason),
+    /// A write's answer is too long to be looked into.
+    TooLong,
     /// A recorded answer cannot be shown.
     Unreplayable,
     /// A write's answer was lost.
@@ -39,7 +41,7 @@ impl Notice {
             Self::NotSent(_) => "not_sent",
             Self::ReadLost(_) => "answer_lost",
             Self::Unreplayable => "answer_not_kept",
-            Self::Cut | Self::Died | Self::WriteLost(_) => "outcome_unknown",
+            Self::Cut | Self::Died | Self::TooLong | Self::WriteLost(_) => "outcome_unknown",
         }
     }
 
@@ -57,14 +59,16 @@ impl Notice {
                     StatusCode::BAD_GATEWAY
                 }
             },
-            Self::NotSent(_) => StatusCode::BAD_GATEWAY,
+            Self::NotSent(_) | Self::TooLong => StatusCode::BAD_GATEWAY,
         }
     }
 
     fn is_retryable(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::ReadLost(_) => true,
-            Self::Cut | Self::Died | Self::Unreplayable | Self::WriteLost(_) => false,
+            Self::Cut | Self::Died | Self::TooLong | Self::Unreplayable | Self::WriteLost(_) => {
+                false
+            }
         }
     }
 
@@ -86,6 +90,12 @@ impl Notice {
                  outcome is unknown{named}. Do not repeat it; look first, with the lookup of the \
                  report if there is one."
             ),
+            Self::TooLong => format!(
+                "The call was sent, and its answer is longer than this proxy looks into \
+                 (`limits.response_body_bytes`), so that it is not passed on and its outcome is \
+                 unknown{named}. Do not repeat it; look first, with the lookup of the report if \
+                 there is one."
+            ),
             Self::Cut => format!(
                 "This proxy ends, and the answer of the call had not come. It may have happened, and \
                  its outcome is unknown{named}. Do not repeat it; look first, with the lookup of the \
@@ -104,6 +114,7 @@ impl Notice {
             Self::Cut
             | Self::Died
             | Self::ReadLost(_)
+            | Self::TooLong
             | Self::Unreplayable
             | Self::WriteLost(_) => "true",
         };

@@ -1,4 +1,8 @@
 //! An HTTP answer to a write, and one over gRPC.
+//!
+//! An answer that ends where its connection does may have been cut, and only what it holds can
+//! tell: JSON that breaks off is a lost answer, as one whose length is not reached. Of other types
+//! nothing can tell.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +18,7 @@ use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Disposition;
 use crate::contract::json::Doc;
 use crate::contract::selector::Evidence;
-use crate::http::body::{essence, is_json};
+use crate::http::body::{essence, is_cut_json, is_json};
 use crate::http::grpc;
 use crate::ledger::{self, Answer, Cause};
 use crate::upstream::LostReason;
@@ -24,6 +28,7 @@ impl Case {
         self: Arc<Self>,
         parts: Parts,
         body: Body,
+        is_open_ended: bool,
         elapsed: Duration,
     ) -> Settled {
         let operation = self.write().operation();
@@ -45,6 +50,13 @@ impl Case {
                 let is_readable = is_json(essence(&parts.headers)) && !is_encoded(&parts.headers);
                 // Range answers are a part of something: never evidence (standards H-18).
                 let is_partial = parts.status == StatusCode::PARTIAL_CONTENT;
+                if is_open_ended
+                    && is_readable
+                    && disposition == Disposition::Accepted
+                    && is_cut_json(collected.bytes())
+                {
+                    return self.cut_answer(Cause::TruncatedBody, elapsed);
+                }
                 let doc = (is_readable && !is_partial)
                     .then(|| Doc::parse(collected.bytes().clone()).ok())
                     .flatten();
@@ -75,12 +87,7 @@ impl Case {
                         }
                     };
                     drop(body);
-                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
-                    return self.noticed(
-                        &Notice::WriteLost(LostReason::Reset),
-                        conclusion,
-                        elapsed,
-                    );
+                    return self.cut_answer(cause, elapsed);
                 }
                 // A call that worked is not turned into an error because its proof is long.
                 let evidence = Evidence {
@@ -94,6 +101,12 @@ impl Case {
                 self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
             }
         }
+    }
+
+    /// The answer to a call that was accepted broke off.
+    fn cut_answer(&self, cause: Cause, elapsed: Duration) -> Settled {
+        let conclusion = conclude(self, &Dispatched::lost(cause), None);
+        self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
     }
 
     /// Over gRPC the answer is held up to its end, which says what came of the call. One that is too

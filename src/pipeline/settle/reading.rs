@@ -1,6 +1,7 @@
 //! A read on its way back: it is passed on with its report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::response::Parts;
 use http::{HeaderValue, Response};
@@ -8,7 +9,7 @@ use http::{HeaderValue, Response};
 use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
 use super::notice::Notice;
 use crate::call::Payload;
-use crate::call::payload::{Body, Prefix, collect_prefix};
+use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Class;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::body::{essence, is_json};
@@ -16,22 +17,37 @@ use crate::http::grpc::is_grpc;
 use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind};
 use crate::mcp::jsonrpc::Id;
-use crate::metrics::{Decision, OperationMetrics};
+use crate::metrics::Decision;
 use crate::pipeline::dispatch::Observation;
+use crate::pipeline::live::{Matched, Metered};
 use crate::pipeline::stream::{self, Rewrite, Watched};
 use crate::pipeline::{Read, Reply, Shared};
-use crate::policy::Served;
 use crate::upstream::{LostReason, Sent};
 
 /// What the report of a read needs once the read itself is sent.
 pub(super) struct About {
-    served: Arc<Served>,
-    metrics: Arc<OperationMetrics>,
+    matched: Arc<Matched>,
     would: Option<&'static str>,
     tool: Option<(Id, Era)>,
     authority: Option<HeaderValue>,
     is_tls: bool,
     is_grpc: bool,
+}
+
+/// How far a read is settled.
+#[expect(clippy::large_enum_variant, reason = "the large variant is the usual one")]
+pub(super) enum Settling {
+    Done(Reply),
+    Tool(Box<Reading>),
+}
+
+/// A tool's answer that is yet to be read.
+pub(super) struct Reading {
+    parts: Parts,
+    body: Body,
+    id: Id,
+    era: Era,
+    elapsed: Duration,
 }
 
 impl About {
@@ -41,8 +57,7 @@ impl About {
             Payload::Http(_) => None,
         };
         Self {
-            served: Arc::clone(&read.served),
-            metrics: Arc::clone(&read.metrics),
+            matched: Arc::clone(&read.matched),
             would: read.would,
             tool,
             authority: read.call.head.authority.clone(),
@@ -52,14 +67,14 @@ impl About {
     }
 
     fn report(&self) -> Report {
-        let mut report = Report::for_read(self.served.operation.id.clone());
+        let mut report = Report::for_read(self.matched.served.operation.id.clone());
         report.would = self.would.map(Into::into);
         report
     }
 
     /// The report as JSON: the header's text, which is made once per operation.
     fn json(&self) -> String {
-        match (self.would, self.served.read_header.to_str()) {
+        match (self.would, self.matched.header.to_str()) {
             (None, Ok(made)) => made.to_owned(),
             (Some(_), _) | (None, Err(_)) => self.report().to_json(),
         }
@@ -67,12 +82,13 @@ impl About {
 
     fn header(&self) -> HeaderValue {
         match self.would {
-            None => self.served.read_header.clone(),
+            None => self.matched.header.clone(),
             Some(_) => self.report().to_header(MAX_HEADER),
         }
     }
 
-    pub(super) async fn settle(self, shared: &Shared, observation: Observation) -> Reply {
+    /// The reply, or the answer of a tool, which is yet to be read.
+    pub(super) fn settle(&self, shared: &Shared, observation: Observation) -> Settling {
         let Observation { sent, elapsed } = observation;
         let (response, report) = match sent {
             Sent::Answer(answer) => {
@@ -88,15 +104,31 @@ impl About {
                     }
                     None => (Response::from_parts(parts, body), Some(self.header())),
                     Some((id, era)) => {
-                        let answering = self.tool_answer(shared, parts, body, id, *era);
-                        let response = Box::pin(answering).await;
-                        (response, None)
+                        let (id, era) = (id.clone(), *era);
+                        let reading = Reading { parts, body, id, era, elapsed };
+                        return Settling::Tool(Box::new(reading));
                     }
                 }
             }
             Sent::NotSent(reason) => self.notice(&Notice::NotSent(reason)),
             Sent::Lost(reason) => self.notice(&Notice::ReadLost(reason)),
         };
+        Settling::Done(self.reply(response, report, elapsed))
+    }
+
+    /// The reply with a tool's answer.
+    pub(super) async fn tool(&self, shared: &Shared, reading: Reading) -> Reply {
+        let elapsed = reading.elapsed;
+        let response = self.tool_answer(shared, reading).await;
+        self.reply(response, None, elapsed)
+    }
+
+    fn reply(
+        &self,
+        response: Response<Body>,
+        report: Option<HeaderValue>,
+        elapsed: Duration,
+    ) -> Reply {
         Reply {
             response,
             report,
@@ -106,7 +138,7 @@ impl About {
             } else {
                 Decision::Forwarded
             },
-            metrics: self.metrics,
+            metrics: Metered::Matched(Arc::clone(&self.matched)),
             class: Class::Read,
             upstream: elapsed,
             elsewhere: None,
@@ -122,22 +154,28 @@ impl About {
     }
 
     /// A read tool's answer with its report in it. What cannot be read passes untouched.
-    async fn tool_answer(
-        &self,
-        shared: &Shared,
-        parts: Parts,
-        body: Body,
-        id: &Id,
-        era: Era,
-    ) -> Response<Body> {
+    async fn tool_answer(&self, shared: &Shared, reading: Reading) -> Response<Body> {
+        let Reading { parts, body, id, era, .. } = reading;
+        let id = &id;
         let report = self.json();
         let reports = shared.settings.mcp.reports;
+        let in_header = |mut parts: Parts| {
+            let name = shared.settings.report_header.clone();
+            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
+            parts
+        };
         if is_event_stream(&parts.headers) {
+            // An event that cannot be read passes, and the head is out by then.
+            let parts = in_header(parts);
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            let odd = Notice::ReadLost(LostReason::Protocol).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
                 reports,
-                at_answer: Box::new(move |_, _| Rewrite::Report(report, reports)),
+                at_answer: Box::new(move |answer, _| match answer.has_odd_meta() {
+                    true => Rewrite::Data(odd.into()),
+                    false => Rewrite::Report(report, reports),
+                }),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
@@ -145,25 +183,31 @@ impl About {
             };
             let tasks = shared.tasks.clone();
             let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-            return stream::read_answer(parts, body, watched, stop);
+            let limit = shared.settings.limits.response_body_bytes;
+            return stream::read_answer(parts, body, watched, limit, stop);
         }
-        let in_header = |mut parts: Parts| {
-            let name = shared.settings.report_header.clone();
-            parts.headers.insert(name, self.report().to_header(MAX_HEADER));
-            parts
-        };
         if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
             return Response::from_parts(in_header(parts), body);
         }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
-            Prefix::Partial { body, .. } => Response::from_parts(in_header(parts), body),
+            // Nothing of it has gone out, so that it can still be said.
+            Prefix::Partial { why: Partial::Broken, .. } => {
+                Notice::ReadLost(LostReason::Reset).result(id, era, &report)
+            }
+            Prefix::Partial { why: Partial::Idle, .. } => {
+                Notice::ReadLost(LostReason::HeadTimeout).result(id, era, &report)
+            }
+            Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => {
+                Response::from_parts(in_header(parts), body)
+            }
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = Answer::read(parts.status.as_u16(), bytes, id);
                 let is_unread = matches!(answer.kind(), Kind::Unreadable(_) | Kind::WrongId { .. });
-                // A report in there would pass as ours to a laxer reader.
-                if is_unread && stream::names(collected.bytes(), "effect") {
+                // A report in there would pass as ours to a laxer reader, or finds no place.
+                let is_odd = is_unread && stream::names(collected.bytes(), "effect");
+                if is_odd || answer.has_odd_meta() {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
                 spliced(shared, parts, &answer, &report, reports, collected)

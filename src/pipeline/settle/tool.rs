@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::response::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::head::{is_encoded, is_event_stream, spliced};
 use super::notice::Notice;
@@ -13,7 +13,6 @@ use super::outcome::{Conclusion, Dispatched, conclude};
 use super::{Case, Settled, waiting};
 use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Disposition;
-use crate::contract::report::MAX_HEADER;
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::ledger::{Answer, Cause, State};
@@ -76,15 +75,21 @@ impl Case {
             Prefix::Partial { body, why } => match why {
                 Partial::Broken | Partial::Idle => {
                     drop(body);
-                    let dispatched = Dispatched::lost(Cause::TruncatedBody);
-                    let conclusion = conclude(self.as_ref(), &dispatched, None);
-                    self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
+                    let (cause, reason) = match why {
+                        Partial::Idle => (Cause::Timeout, LostReason::HeadTimeout),
+                        Partial::Broken | Partial::Budget | Partial::TooLarge => {
+                            (Cause::TruncatedBody, LostReason::Reset)
+                        }
+                    };
+                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
+                    self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
                 }
+                // Passed on, a report in it would be taken for ours.
                 Partial::Budget | Partial::TooLarge => {
+                    drop(body);
                     let dispatched = Dispatched::lost(Cause::Unreadable);
                     let conclusion = conclude(self.as_ref(), &dispatched, None);
-                    let report = self.finish(&conclusion, None).to_header(MAX_HEADER);
-                    self.reply(Response::from_parts(parts, body), Some(report), elapsed).into()
+                    self.noticed(&Notice::TooLong, conclusion, elapsed)
                 }
             },
         }
@@ -155,6 +160,13 @@ impl Case {
                     let report = case.settle_tool(&own, &headers);
                     return Rewrite::Data(own.with_report(&report).body);
                 }
+                if matches!(answer.kind(), mcp_answer::Kind::Unreadable(_)) {
+                    let (conclusion, _) = case.conclude_tool(answer, &headers);
+                    let report = case.finish(&conclusion, None).to_json();
+                    let entry = Some(case.identity.entry);
+                    let notice = Notice::WriteLost(LostReason::Protocol);
+                    return Rewrite::Data(notice.message_of(&id, era, &report, entry).into());
+                }
                 let report = case.settle_tool(answer, &headers);
                 if has_event_id && era == Era::Legacy {
                     // The client may have the event sent again (2025-11-25): it shows the same.
@@ -169,7 +181,7 @@ impl Case {
             let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
             move |ended: Ended| {
                 let is_cut = case.shared.tasks.is_hurried();
-                let may_come_back = !ended.is_timeout && !is_cut;
+                let may_come_back = !ended.is_timeout && !ended.is_too_large && !is_cut;
                 if ended.has_event_id && era == Era::Legacy && may_come_back {
                     is_elsewhere.store(true, Ordering::Release);
                     waiting::park_stream(&case, session, id, headers);
@@ -177,7 +189,11 @@ impl Case {
                 }
                 let (cause, notice) = match (is_cut, ended.is_timeout) {
                     (true, _) => (Cause::Shutdown, Notice::Cut),
-                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::Reset)),
+                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::HeadTimeout)),
+                    (false, false) if ended.is_unreadable => {
+                        (Cause::Unreadable, Notice::WriteLost(LostReason::Protocol))
+                    }
+                    (false, false) if ended.is_too_large => (Cause::Unreadable, Notice::TooLong),
                     (false, false) => (Cause::TruncatedBody, Notice::WriteLost(LostReason::Reset)),
                 };
                 let conclusion = conclude(case.as_ref(), &Dispatched::lost(cause), None);
@@ -197,8 +213,9 @@ impl Case {
         };
         let tasks = case.shared.tasks.clone();
         let stop: stream::Stop = Box::pin(async move { tasks.hurried().await });
-        let stall = case.shared.settings.mcp.stall;
-        let (response, tail) = stream::write_answer(parts, body, watched, stall, stop);
+        let (stall, limit) =
+            (case.shared.settings.mcp.stall, case.shared.settings.limits.response_body_bytes);
+        let (response, tail) = stream::write_answer(parts, body, watched, limit, stall, stop);
         let mut reply = case.reply(response, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }

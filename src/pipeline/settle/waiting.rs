@@ -13,7 +13,8 @@ use crate::mcp::sessions::SessionKey;
 use crate::pipeline::Shared;
 use crate::pipeline::elsewhere::{Ending, Parked, TaskKey};
 
-/// How long a client is waited for: to fetch an answer, or for its next round.
+/// How long a client is waited for: to fetch an answer, or for its next round. An answer is not
+/// waited for beyond the absolute clock of calls.
 const CLIENT: Duration = Duration::from_secs(10 * 60);
 
 /// How long a task is waited for whose handle does not say.
@@ -30,8 +31,9 @@ pub(super) fn park_stream(case: &Arc<Case>, session: SessionKey, id: Id, headers
     let shared = Arc::clone(&case.shared);
     shared.mcp.elsewhere.park(session.clone(), id.clone(), parked(case, headers));
     let waiter = Arc::clone(&shared);
+    let wait = CLIENT.min(shared.settings.timeouts.total);
     let _detached = shared.tasks.spawn_background("parked answer", async move {
-        tokio::time::sleep(CLIENT).await;
+        tokio::time::sleep(wait).await;
         waiter.mcp.elsewhere.expire(&session, &id);
     });
 }

@@ -4,6 +4,7 @@ pub mod agent;
 #[path = "../../../src/tls/testing.rs"]
 pub mod certs;
 pub mod mcp;
+pub mod port;
 pub mod postgres;
 pub mod process;
 pub mod secure;

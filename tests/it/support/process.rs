@@ -1,13 +1,13 @@
 //! The real binary as a process of its own, to be killed, stopped and started again.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::{Agent, wait};
+use super::{Agent, port, wait};
 
 /// A directory with a policy, and where the ledger lies; outlives the processes that use it.
 pub struct Home {
@@ -82,8 +82,7 @@ impl Home {
 
     /// The command that serves, on two free ports; `wrapper` comes before the binary.
     fn command(&self, wrapper: &[&str]) -> (Command, SocketAddr, SocketAddr) {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (data, telemetry) = (free(), free());
+        let (data, telemetry) = (port::free(), port::free());
         let binary = env!("CARGO_BIN_EXE_takeback");
         let mut command = match wrapper.split_first() {
             None => Command::new(binary),

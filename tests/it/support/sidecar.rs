@@ -104,7 +104,7 @@ impl Setup {
             None => policy::compile(vec![("test.yaml".to_owned(), self.policy.clone())]),
         };
         assert!(!compiled.has_errors(), "{}", compiled.human());
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new();
         let live = Live::new(compiled.snapshot.unwrap(), &metrics);
         let tasks = Tasks::new();
         let shared = Arc::new(Shared {
@@ -115,7 +115,9 @@ impl Setup {
             clock: self.clock.clone().unwrap_or_else(|| Clock::system(0)),
             budget: Budget::new(64 << 20),
             settings: Settings {
-                report_header: http::HeaderName::from_static(self.report_header),
+                report_header: Box::leak(Box::new(http::HeaderName::from_static(
+                    self.report_header,
+                ))),
                 mode: self.mode,
                 limits: self.limits.clone(),
                 timeouts: self.timeouts,

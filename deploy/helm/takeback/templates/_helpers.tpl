@@ -65,6 +65,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if eq .Values.ledger.type "embedded" -}}
 {{- $_ := set $own "ledger" "/var/lib/takeback/ledger.db" -}}
 {{- end -}}
+{{- if .Values.ledger.macKey.secretName -}}
+{{- $_ := set $own "ledger_mac_key_file" "/var/run/secrets/takeback/ledger-key/keys" -}}
+{{- end -}}
 {{- if .Values.upstream.headersSecret.name -}}
 {{- $_ := set $own.upstream "headers_file" "/var/run/secrets/takeback/upstream/headers" -}}
 {{- end -}}

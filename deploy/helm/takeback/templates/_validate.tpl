@@ -84,8 +84,16 @@
 {{- fail (printf "config.%s is set by the chart; use %s" $member $value) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.ledger.macKey.secretName (hasKey .Values.config "ledger_mac_key_file") -}}
+{{- fail "config.ledger_mac_key_file and ledger.macKey.secretName are both set; give one" -}}
+{{- end -}}
 {{- if hasKey .Values.config "admin_listen" -}}
 {{- fail "config.admin_listen is set by the chart: a socket on the ledger's volume, which only the proxy mounts; reach it by kubectl exec" -}}
+{{- end -}}
+{{- range .Values.secretMounts -}}
+{{- if and $.Values.ledger.macKey.secretName (eq .mountPath "/var/run/secrets/takeback/ledger-key") -}}
+{{- fail "secretMounts has /var/run/secrets/takeback/ledger-key, where ledger.macKey is mounted" -}}
+{{- end -}}
 {{- end -}}
 {{- range $member := list "url" "headers_file" -}}
 {{- if hasKey ($.Values.config.upstream | default dict) $member -}}
@@ -93,6 +101,9 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
+{{- if and $.Values.ledger.macKey.secretName (eq .name "TAKEBACK_LEDGER_MAC_KEY_FILE") -}}
+{{- fail "extraEnv has TAKEBACK_LEDGER_MAC_KEY_FILE, and ledger.macKey.secretName is set; give one" -}}
+{{- end -}}
 {{- if has .name (list "TAKEBACK_LISTEN" "TAKEBACK_TELEMETRY_LISTEN" "TAKEBACK_ADMIN_LISTEN" "TAKEBACK_POLICIES" "TAKEBACK_LEDGER" "TAKEBACK_UPSTREAM" "TAKEBACK_UPSTREAM_URL" "TAKEBACK_DRAIN_MIN_MS" "TAKEBACK_DRAIN_GRACE_MS" "TAKEBACK_CONFIG") -}}
 {{- fail (printf "extraEnv has %s, which the chart sets in the settings file; use the chart's value" .name) -}}
 {{- end -}}

@@ -2,9 +2,11 @@
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use crate::ledger::chain::breaks::{ACKNOWLEDGED, acknowledgement};
 use crate::ledger::chain::row::{Content, Row};
 use crate::ledger::chain::verify::{CHAIN, beginning};
-use crate::ledger::chain::{Head, Seal};
+use crate::ledger::chain::{Head, NOTHING, Seal};
+use crate::ledger::desk::command::{Acknowledge, Done};
 
 use super::Store;
 
@@ -14,13 +16,42 @@ pub(in crate::ledger::embedded) const NUMBER: i64 = 1;
 /// Where the chain ends, as the file has it; `None`: it has none.
 pub(super) fn newest(conn: &Connection) -> rusqlite::Result<Option<Head>> {
     let Some(from) = begins_at(conn)? else { return Ok(None) };
-    let (seq, seal): (i64, Option<Vec<u8>>) = conn
-        .prepare_cached("SELECT seq, seal FROM history ORDER BY seq DESC LIMIT 1")?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let seal = seal.as_deref().and_then(Seal::from_bytes);
-    let seal = seal.ok_or_else(|| super::rows::damaged(1))?;
-    Ok(Some(Head { link: seal.link, length: place(seq, from) }))
+    let mut statement = conn.prepare_cached("SELECT seq, seal FROM history ORDER BY seq DESC")?;
+    let mut rows = statement.query([])?;
+    let mut newest = None;
+    let mut link = NOTHING;
+    while let Some(row) = rows.next()? {
+        let seq = *newest.get_or_insert(row.get::<_, i64>(0)?);
+        let seal: Option<Vec<u8>> = row.get(1)?;
+        // A link that does not read was changed. It is passed over, as whoever verifies does.
+        if let Some(seal) = seal.as_deref().and_then(Seal::from_bytes) {
+            link = seal.link;
+            break;
+        }
+        if seq.saturating_sub(row.get(0)?) > PASSED_OVER {
+            break;
+        }
+    }
+    Ok(newest.map(|seq| Head { link, length: place(seq, from) }))
 }
+
+/// The link of the row in a place: `None` if there is no such row, and within if it does not read.
+pub(in crate::ledger::embedded) fn link_at(
+    conn: &Connection,
+    length: u64,
+) -> rusqlite::Result<Option<Option<[u8; 32]>>> {
+    let Some(from) = begins_at(conn)? else { return Ok(None) };
+    let behind = i64::try_from(length).unwrap_or(i64::MAX);
+    let seq = from.saturating_add(behind).saturating_sub(1);
+    let seal: Option<Option<Vec<u8>>> = conn
+        .query_row("SELECT seal FROM history WHERE seq = ?1", [seq], |row| row.get(0))
+        .optional()?;
+    let link = |seal: Vec<u8>| Seal::from_bytes(&seal).map(|seal| seal.link);
+    Ok(seal.map(|seal| seal.and_then(link)))
+}
+
+/// How many rows without a link that reads are looked behind.
+const PASSED_OVER: i64 = 1024;
 
 /// The number of the first row that is linked.
 pub(in crate::ledger::embedded) fn begins_at(conn: &Connection) -> rusqlite::Result<Option<i64>> {
@@ -61,7 +92,12 @@ impl Store {
         }
         let seq = self.next_seq;
         let detail = beginning(NUMBER, self.chain.key(), store);
-        self.ledger_step(CHAIN, &detail, now_ms)?;
+        self.ledger_step(&Row {
+            at_ms: now_ms,
+            noted: Some(CHAIN),
+            detail: Some(&detail),
+            ..Row::default()
+        })?;
         self.conn.execute(
             "INSERT INTO meta (name, value) VALUES ('chain_key', ?1) \
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -72,24 +108,44 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a row that belongs to no entry.
-    pub(super) fn ledger_step(
-        &mut self,
-        noted: &str,
-        detail: &str,
-        now_ms: i64,
-    ) -> rusqlite::Result<()> {
+    /// Writes a row that belongs to no entry: its time, who, why, `noted` and `detail`.
+    pub(super) fn ledger_step(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let row =
-            Row { seq, at_ms: now_ms, noted: Some(noted), detail: Some(detail), ..Row::default() };
+        let row = Row { seq, ..*row };
         let seal = self.chain.seal(&row, None, Content::None);
         self.conn
             .prepare_cached(
-                "INSERT INTO history (seq, entry, at_ms, to_state, attempt, noted, detail, seal) \
-                 VALUES (?1, 0, ?2, 0, 0, ?3, ?4, ?5)",
+                "INSERT INTO history (seq, entry, at_ms, to_state, attempt, who, why, noted, detail, \
+                 seal) VALUES (?1, 0, ?2, 0, 0, ?3, ?4, ?5, ?6, ?7)",
             )?
-            .execute(params![seq, now_ms, noted, detail, seal.to_bytes()])?;
+            .execute(params![
+                seq,
+                row.at_ms,
+                row.who,
+                row.why,
+                row.noted,
+                row.detail,
+                seal.to_bytes()
+            ])?;
         Ok(())
+    }
+
+    /// Records that a person knows what is wrong with the ledger.
+    pub(in crate::ledger::embedded) fn acknowledge(
+        &mut self,
+        word: &Acknowledge,
+        lost: Option<Head>,
+    ) -> rusqlite::Result<Done> {
+        let detail = acknowledgement(&word.breaks, lost);
+        self.ledger_step(&Row {
+            at_ms: word.now_ms,
+            who: Some(&word.who),
+            why: Some(&word.why),
+            noted: Some(ACKNOWLEDGED),
+            detail: Some(&detail),
+            ..Row::default()
+        })?;
+        Ok(Done::Written)
     }
 }

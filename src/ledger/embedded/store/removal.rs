@@ -8,8 +8,9 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::ledger::Noted;
 use crate::ledger::chain::Seal;
-use crate::ledger::chain::row::Content;
-use crate::ledger::chain::verify::{Line, RETENTION, redaction, retention};
+use crate::ledger::chain::line::Line;
+use crate::ledger::chain::row::{Content, Row};
+use crate::ledger::chain::verify::{RETENTION, redaction, retention};
 use crate::ledger::redact::{Taken, take_out};
 
 use super::super::super::desk::command::{PRUNED, Redact};
@@ -122,7 +123,13 @@ impl Store {
             }
         }
         if removed > 0 {
-            self.ledger_step(RETENTION, &retention(before_ms, removed), now_ms)?;
+            let detail = retention(before_ms, removed);
+            self.ledger_step(&Row {
+                at_ms: now_ms,
+                noted: Some(RETENTION),
+                detail: Some(&detail),
+                ..Row::default()
+            })?;
         }
         if let Some(last) = next.last() {
             self.set_cursor("pruned_to", *last)?;
