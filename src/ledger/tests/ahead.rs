@@ -3,17 +3,24 @@
 use super::*;
 use crate::ledger::embedded::ahead;
 
-/// What a process that is killed leaves: its file and its log.
+/// What a process that is killed leaves: its file, and what it wrote to its log.
 fn left(path: &Path, to: &Path) {
-    for suffix in ["", "-wal"] {
-        std::fs::copy(beside(path, suffix), beside(to, suffix)).unwrap();
-    }
+    std::fs::copy(path, to).unwrap();
+    let log = std::fs::read(beside(path, "-wal")).unwrap();
+    let written = usize::try_from(written(&log)).unwrap();
+    std::fs::write(beside(to, "-wal"), &log[..written]).unwrap();
 }
 
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// How much of a log is written: a header, and pages with one each that begins with the page's number.
+pub(super) fn written(log: &[u8]) -> u64 {
+    let pages = log[32..].chunks(4096 + 24).take_while(|page| page[..4] != [0; 4]).count();
+    32 + u64::try_from(pages).unwrap() * (4096 + 24)
 }
 
 fn log_bytes(path: &Path) -> u64 {
