@@ -83,7 +83,7 @@ pub struct Context {
 }
 
 /// The request path, outermost first. All that can happen to a call is in this function and in
-/// [`pipeline`].
+/// `pipeline`.
 pub fn stack(
     cx: &Context,
 ) -> impl Service<

@@ -133,8 +133,11 @@ async fn full(folder: &Path, rounds: usize, begins: usize, entries: usize) {
         let found = ledger.look(look.clone()).await.expect("looked");
         assert!(found.by_key.is_some() && found.by_digest.is_some());
     }
-    let [repeat, together] = looks(&ledger, &known).await;
-    println!("a repeat's check: p50 {repeat:?} (goal < 20us), {CALLERS} at once {together:?} each");
+    let new: Vec<Look> = known.iter().map(|_| call().look).collect();
+    for (what, asked) in [("a new call", &new), ("a repeat", &known)] {
+        let [one, together] = looks(&ledger, asked).await;
+        println!("check of {what}: p50 {one:?} (goal < 20us), {CALLERS} at once {together:?} each");
+    }
 
     let plain = sqlite::Bare::open(&folder.join("plain.db"));
     let keyed = sqlite::Bare::open(&folder.join("keyed.db"));

@@ -21,11 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 
+use super::embedded::{Coming, Known};
 use super::{
     Begin, Begun, Broken, Finish, Finished, Head, Health, Integrity, LedgerError, Look, Note, Part,
     Priors, Reason, Settled, Stats, Stored,
 };
-use command::{Acknowledge, Command, Inbox, Redact, Reply, Settle, TookBack, Write};
+use command::{Acknowledge, Command, Home, Inbox, Redact, Reply, Settle, TookBack, Write};
 
 /// How many commands that somebody waits for may be queued: above the calls in flight at once.
 pub(super) const QUEUE: usize = 1024;
@@ -44,6 +45,8 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Desk {
     pub(super) commands: Inbox,
     pub(super) shared: Arc<Shared>,
+    /// What is known without asking the store; `None`: others may write it too.
+    pub(super) known: Option<Arc<Known>>,
 }
 
 impl fmt::Debug for Desk {
@@ -54,6 +57,12 @@ impl fmt::Debug for Desk {
 
 impl Desk {
     pub(super) async fn look(&self, look: Look) -> Result<Priors, LedgerError> {
+        if let Some(known) = &self.known
+            && self.health().is_ok()
+            && known.is_new(&look)
+        {
+            return Ok(Priors::default());
+        }
         self.ask(|reply, turn| Command::Look(Box::new(look), reply, turn)).await
     }
 
@@ -62,7 +71,8 @@ impl Desk {
     }
 
     pub(super) async fn begin(&self, begin: Begin) -> Result<Begun, LedgerError> {
-        let home = self.commands.clone();
+        let coming = self.known.as_ref().map(|known| known.begins(&begin));
+        let home = Home { inbox: self.commands.clone(), coming };
         let receipt = self
             .ask(|reply, turn| {
                 Command::Write(Write::Begin(Box::new(begin), reply, home), Some(turn))
@@ -207,6 +217,7 @@ impl Desk {
             self.shared.shortened.fetch_add(1, Ordering::Relaxed);
             finish.answer = None;
         }
+        pending.coming = self.known.as_ref().and_then(|known| known.finishes(&finish));
         let write = Write::Finish(Box::new(finish), reply, pending);
         self.commands.send(Command::Write(write, None)).map_err(|_| {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -367,11 +378,12 @@ impl Shared {
 pub(super) struct Pending {
     shared: Arc<Shared>,
     bytes: usize,
+    coming: Option<Coming>,
 }
 
 impl Pending {
     pub(super) fn new(shared: &Arc<Shared>) -> Option<Self> {
-        let pending = Self { shared: Arc::clone(shared), bytes: 0 };
+        let pending = Self { shared: Arc::clone(shared), bytes: 0, coming: None };
         let before = shared.pending.fetch_add(1, Ordering::Relaxed);
         (before < PENDING).then_some(pending)
     }

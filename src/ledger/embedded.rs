@@ -5,8 +5,10 @@
 //! the [finder] the index for keys and digests, [the file](mod@file) what makes a path into a
 //! ledger.
 
+pub(in crate::ledger) mod ahead;
 pub(in crate::ledger) mod file;
 mod finder;
+mod known;
 mod later;
 mod newest;
 mod read;
@@ -19,7 +21,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use super::chain;
@@ -31,6 +33,7 @@ use file::Identity;
 use store::Store;
 use writer::{Batch, Retry, Writer};
 
+pub(super) use known::{Coming, Known};
 pub(super) use read::FileReader;
 
 /// How the embedded ledger is set up.
@@ -140,6 +143,8 @@ impl From<Failure> for OpenError {
 struct Opening {
     sealing_key: [u8; 32],
     identity: Identity,
+    known: Arc<Known>,
+    page_bytes: u64,
     /// `None`: its volume has no room, and it is taken up when there is some.
     store: Option<Store>,
     taken: Option<TakenUp>,
@@ -158,20 +163,35 @@ impl Opening {
     fn take(path: &Path, options: &Options, lock: &File, now_ms: i64) -> Result<Self, OpenError> {
         let (conn, identity) = file::open(path, options)?;
         let sealing_key = file::secret(&conn, "sealing_key")?;
-        let mut store = Store::new(conn, &options.keys, chain::seed()?)?;
-        let taken = TakenUp::of(&mut store, &identity, options, lock, now_ms)?;
-        Ok(Self { sealing_key, identity, store: Some(store), taken: Some(taken) })
+        let page_bytes = file::page_bytes(&conn)?;
+        let known = Arc::new(Known::new(file::secret(&conn, "finder_key")?));
+        let mut store = Store::new(conn, &options.keys, chain::seed()?, Arc::clone(&known))?;
+        let taken = Some(TakenUp::of(&mut store, &identity, options, lock, now_ms)?);
+        Ok(Self { sealing_key, identity, known, page_bytes, store: Some(store), taken })
     }
 
     /// Without writing anything. `error` is why not.
     fn put_off(path: &Path, error: OpenError) -> Result<Self, OpenError> {
         // One that cannot be read as it is cannot be taken up.
-        let Ok((sealing_key, identity)) = file::peek(path) else { return Err(error) };
+        let Ok(opening) = Self::peek(path) else { return Err(error) };
         tracing::error!(
             %error,
             "the ledger's volume is full: reads are served, and writes are refused until there is room"
         );
-        Ok(Self { sealing_key, identity, store: None, taken: None })
+        Ok(opening)
+    }
+
+    fn peek(path: &Path) -> Result<Self, OpenError> {
+        let (conn, identity) = file::peek(path)?;
+        Ok(Self {
+            sealing_key: file::secret(&conn, "sealing_key")?,
+            identity,
+            // Filled by the store that takes it up; until then nothing is called new.
+            known: Arc::new(Known::new(file::secret(&conn, "finder_key")?)),
+            page_bytes: file::page_bytes(&conn)?,
+            store: None,
+            taken: None,
+        })
     }
 }
 
@@ -201,6 +221,14 @@ impl TakenUp {
 pub struct Embedded {
     desk: Desk,
     path: PathBuf,
+    /// What reads beside the writer, while nobody reads: opening a file costs more than most reads.
+    reader: Arc<Mutex<Option<Beside>>>,
+}
+
+/// A connection that reads, and the files that it is to.
+struct Beside {
+    files: file::Files,
+    ledger: FileReader,
 }
 
 impl fmt::Debug for Embedded {
@@ -246,7 +274,7 @@ impl Embedded {
             taken => taken?,
         };
         let claim = claimed.map_or_else(|| file::claim(path), Ok)?;
-        let Opening { sealing_key, identity, store, taken } = opening;
+        let Opening { sealing_key, identity, known, page_bytes, store, taken } = opening;
         let recovered = Recovered { unknown: taken.as_ref().map_or(0, |taken| taken.unknown) };
         let shared = Arc::new(Shared::new(sealing_key, now_ms));
         match (&taken, &store) {
@@ -263,12 +291,15 @@ impl Embedded {
             path: path.to_owned(),
             options,
             shared: Arc::clone(&shared),
+            known: Arc::clone(&known),
             commands: queue,
             durable_seq: store.as_ref().map_or(0, Store::newest_seq),
             is_taken_up: taken.is_some(),
+            page_bytes,
             store,
             identity,
             log_bytes: file::log_bytes(path),
+            is_log_short: Some(false),
             file_bytes: file::length(path),
             newest: newest::Newest::new(taken.and_then(|taken| taken.lost)),
             is_over_cap: false,
@@ -286,8 +317,8 @@ impl Embedded {
             .name("ledger".to_owned())
             .spawn(move || writer.run())
             .map_err(OpenError::Io)?;
-        let desk = Desk { commands: Inbox::Thread(commands), shared };
-        Ok((Self { desk, path: path.to_owned() }, recovered))
+        let desk = Desk { commands: Inbox::Thread(commands), shared, known: Some(known) };
+        Ok((Self { desk, path: path.to_owned(), reader: Arc::default() }, recovered))
     }
 
     pub(super) async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Pending>, LedgerError> {
@@ -321,17 +352,41 @@ impl Embedded {
         &self.desk
     }
 
-    /// Reads on a connection of its own, so that a long read keeps nobody waiting.
+    /// Lets go of what reads beside the writer.
+    pub(super) fn stop_reading(&self) {
+        drop(kept(&self.reader));
+    }
+
+    /// Reads on a connection of its own, so that a long read keeps nobody waiting. It is kept for the
+    /// next read of the same files; of two at once one is made for the while.
     async fn read_beside<T: Send + 'static>(
         &self,
         read: impl FnOnce(&FileReader) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
-        let path = self.path.clone();
+        let (path, reader, shared) =
+            (self.path.clone(), Arc::clone(&self.reader), Arc::clone(&self.desk.shared));
         let reading = tokio::task::spawn_blocking(move || {
-            let ledger =
-                FileReader::open(&path).map_err(|_| LedgerError::Unavailable(Reason::Failed))?;
-            read(&ledger)
+            // Before it is opened: files that take their place meanwhile are told apart next time.
+            let files = file::Files::at(&path);
+            let beside = match kept(&reader).filter(|beside| beside.files == files) {
+                Some(beside) => beside,
+                None => {
+                    let ledger = FileReader::open(&path)
+                        .map_err(|_| LedgerError::Unavailable(Reason::Failed))?;
+                    Beside { files, ledger }
+                }
+            };
+            // After a failure the next read opens the file anew.
+            let answer = read(&beside.ledger)?;
+            if shared.health().down != Some(Reason::Closed) {
+                *reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(beside);
+            }
+            Ok(answer)
         });
         reading.await.unwrap_or(Err(LedgerError::Unavailable(Reason::Failed)))
     }
+}
+
+fn kept(reader: &Mutex<Option<Beside>>) -> Option<Beside> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -389,11 +389,20 @@ impl Ledger {
     /// Writes what is queued, lets go of the file and its lock, and refuses all later commands.
     /// Entries still begun stay so, and are unknown at the next start.
     pub async fn close(&self) {
-        self.desk().close().await
+        self.desk().close().await;
+        self.stop_reading();
     }
 
     /// As [`close`](Self::close), for a thread without a runtime.
     pub fn close_blocking(&self) {
-        self.desk().close_blocking()
+        self.desk().close_blocking();
+        self.stop_reading();
+    }
+
+    fn stop_reading(&self) {
+        match self {
+            Self::Embedded(embedded) => embedded.stop_reading(),
+            Self::Postgres(_) => {}
+        }
     }
 }

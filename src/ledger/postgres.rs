@@ -143,7 +143,7 @@ impl Postgres {
             .map_err(OpenError::Io)?;
         let gone = |_| OpenError::Unusable(Reason::Failed);
         let (shared, recovered) = is_opened.recv().map_err(gone)??;
-        let desk = Desk { commands: Inbox::Task(commands), shared };
+        let desk = Desk { commands: Inbox::Task(commands), shared, known: None };
         Ok((Self { desk, asks, address: Arc::new(address.clone()) }, recovered))
     }
 

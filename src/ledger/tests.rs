@@ -2,10 +2,12 @@
 //!
 //! A test that takes a [`Store`] runs on both; [`on_both_stores`] makes one of each.
 
+mod ahead;
 mod attempts;
 mod chained;
 mod faults;
 mod files;
+mod known;
 mod model;
 mod notes;
 mod reads;
@@ -199,7 +201,7 @@ fn place(home: &Home) -> Place {
 }
 
 /// A call, by small numbers.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Call {
     principal: u8,
     weak: bool,

@@ -154,6 +154,7 @@ fn h1_a_start_without_room_serves_reads_and_takes_writes_when_there_is_some() {
     wait::until("there is room", || (create(&process, "taken") == 201).then_some(()));
     assert_eq!(home.query("SELECT state FROM entries WHERE cause = 'crash'"), ["unknown"]);
     wait::until("it is ready", || (process.telemetry("/readyz").status == 200).then_some(()));
+    assert_eq!(create(&process, "cut"), 409, "what was under way is known");
     assert_eq!(upstream.count("POST"), 2, "what was refused was not sent");
 }
 

@@ -13,6 +13,7 @@ use crate::ledger::{
 };
 
 use super::{Pending, Shared};
+use crate::ledger::embedded::Coming;
 
 /// What a write is guessed to add to the log, in pages.
 pub(in crate::ledger) const PAGES: usize = 2;
@@ -113,7 +114,7 @@ pub(in crate::ledger) enum Command {
 #[derive(Debug)]
 pub(in crate::ledger) enum Write {
     Acknowledge(Box<Acknowledge>, Reply<()>),
-    Begin(Box<Begin>, Reply<Receipt>, Inbox),
+    Begin(Box<Begin>, Reply<Receipt>, Home),
     Delivered {
         entry: EntryId,
         _place: Pending,
@@ -134,6 +135,14 @@ pub(in crate::ledger) enum Write {
         attempt: u32,
         now_ms: i64,
     },
+}
+
+/// Where a begin came from.
+#[derive(Debug)]
+pub(in crate::ledger) struct Home {
+    pub(in crate::ledger) inbox: Inbox,
+    /// What its handles know of it while it is queued; `None` where they look nothing up themselves.
+    pub(in crate::ledger) coming: Option<Coming>,
 }
 
 /// A begin's answer on its way. If nobody takes it, its attempt is withdrawn.
@@ -226,6 +235,7 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
     match (write, done) {
         (Write::Begin(begin, reply, home), Done::Begun(begun)) => {
             let entry = begin.subject();
+            let home = home.inbox;
             let receipt = Receipt { begun: Some(begun), entry, now_ms: begin.now_ms, home };
             tell(reply, Ok(receipt));
         }

@@ -56,13 +56,26 @@ impl Identity {
         self.store
     }
 
-    /// Whether file and log are still at their paths. Two `stat` calls.
-    pub(super) fn check(&self, path: &Path) -> Result<(), Failure> {
-        if Self::of(path, self.store)? == *self {
-            Ok(())
+    /// Whether file and log are still at their paths; how long the log is. Two `stat` calls.
+    pub(super) fn check(&self, path: &Path) -> Result<u64, Failure> {
+        let file = inode(path)?;
+        let (log, log_bytes) = place(&log_path(path))?;
+        if (Self { file, log, store: self.store }) == *self {
+            Ok(log_bytes)
         } else {
             Err(Failure::new(Reason::Replaced, "another file is at its path"))
         }
+    }
+}
+
+/// The files at a ledger's path: device and inode of database, log and index, where there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Files([Option<(u64, u64)>; 3]);
+
+impl Files {
+    /// Three `stat` calls.
+    pub(super) fn at(path: &Path) -> Self {
+        Self(["", "-wal", "-shm"].map(|suffix| inode(&beside(path, suffix)).ok()))
     }
 }
 
@@ -194,15 +207,15 @@ pub(super) fn reopen(
     Ok((conn, identity))
 }
 
-/// The sealing key and the identity of a ledger of this version, read as a file that nobody changes: what
-/// stands in its log is not seen. For one that is there and cannot be written.
-pub(super) fn peek(path: &Path) -> Result<([u8; 32], Identity), OpenError> {
+/// Opens a ledger of this version as a file that nobody changes: what stands in its log is not seen. For
+/// one that is there and cannot be written.
+pub(super) fn peek(path: &Path) -> Result<(Connection, Identity), OpenError> {
     let conn = checked(Connection::open_with_flags(unchanging(path), UNCHANGING)?)?;
     let store =
         conn.query_row("SELECT value FROM meta WHERE name = 'store'", [], |row| row.get(0))?;
     // Its log may not be there: file and log are looked at again before anything is written.
     let identity = Identity { file: (0, 0), log: (0, 0), store };
-    Ok((secret(&conn, "sealing_key")?, identity))
+    Ok((conn, identity))
 }
 
 /// Whether a ledger could not be opened because its volume has no room.
@@ -288,9 +301,23 @@ fn checked(conn: Connection) -> Result<Connection, OpenError> {
     }
 }
 
+/// How many pages of the log are not copied into the file.
+pub(super) fn uncopied(conn: &Connection) -> usize {
+    let pages: rusqlite::Result<(i64, i64)> = conn
+        .prepare_cached("PRAGMA wal_checkpoint(NOOP)")
+        .and_then(|mut noop| noop.query_row([], |row| Ok((row.get(1)?, row.get(2)?))));
+    // If it cannot tell, all of them are.
+    pages.map_or(usize::MAX, |(log, copied)| usize::try_from(log - copied).unwrap_or(0))
+}
+
+/// Where the log is.
+pub(super) fn log_path(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
 /// The length of the log; 0 if there is none.
 pub(super) fn log_bytes(path: &Path) -> u64 {
-    std::fs::metadata(beside(path, "-wal")).map_or(0, |metadata| metadata.len())
+    std::fs::metadata(log_path(path)).map_or(0, |metadata| metadata.len())
 }
 
 /// Refuses a log that is shorter than it was after the last commit: SQLite would write on behind the
@@ -352,8 +379,12 @@ pub(super) fn used_bytes(conn: &Connection, path: &Path) -> rusqlite::Result<u64
         .saturating_sub(pragma(conn, "freelist_count")?)
         .try_into()
         .unwrap_or(0);
-    let page_bytes: u64 = pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0);
-    Ok(pages.saturating_mul(page_bytes).saturating_add(log_bytes(path)))
+    Ok(pages.saturating_mul(page_bytes(conn)?).saturating_add(log_bytes(path)))
+}
+
+/// The size of a page.
+pub(super) fn page_bytes(conn: &Connection) -> rusqlite::Result<u64> {
+    Ok(pragma::<i64>(conn, "page_size")?.try_into().unwrap_or(0))
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -458,8 +489,13 @@ fn pragma<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> rusqlit
 }
 
 fn inode(path: &Path) -> Result<(u64, u64), Failure> {
+    place(path).map(|(inode, _)| inode)
+}
+
+/// Device and inode of the file at a path, and its length.
+fn place(path: &Path) -> Result<((u64, u64), u64), Failure> {
     match std::fs::metadata(path) {
-        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Ok(metadata) => Ok(((metadata.dev(), metadata.ino()), metadata.len())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Failure::new(Reason::Removed, "no file is at its path"))
         }

@@ -10,7 +10,8 @@ mod finish;
 mod note;
 mod removal;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -21,19 +22,18 @@ use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Expected, Keys, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
 use super::super::desk::command::{Done, Settle, TookBack};
-use super::finder::{Finder, Trace};
+use super::finder::Finder;
+use super::known::{Hashes, Known, Trace, start};
 use super::rows::{self, prior_columns};
 
 /// The store: the connection, and what must be known without asking it.
 #[derive(Debug)]
 pub(super) struct Store {
     conn: Connection,
-    finder_key: [u8; 32],
+    known: Arc<Known>,
     finder: Finder,
     /// The highest number in use.
     newest: i64,
-    /// Keys of open entries of weak principals, hashed without their principal.
-    strangers: BTreeSet<(i64, i64)>,
     /// The attempts that began here and are not finished, so that their finish need not search.
     begun: HashMap<EntryId, Subject>,
     next_seq: i64,
@@ -41,19 +41,18 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Takes over a connection to a ledger of this version.
-    pub(super) fn new(conn: Connection, keys: &Keys, seed: [u8; 32]) -> rusqlite::Result<Self> {
-        let finder_key =
-            conn.query_row("SELECT value FROM meta WHERE name = 'finder_key'", [], |row| {
-                row.get(0)
-            })?;
-        let finder = Finder::new(finder_key, 0, 0);
+    /// Takes over a connection to a ledger of this version, and fills `known` from it.
+    pub(super) fn new(
+        conn: Connection,
+        keys: &Keys,
+        seed: [u8; 32],
+        known: Arc<Known>,
+    ) -> rusqlite::Result<Self> {
         let mut store = Self {
             conn,
-            finder_key,
-            finder,
+            finder: Finder::new(Arc::clone(&known), 0),
+            known,
             newest: 0,
-            strangers: BTreeSet::new(),
             begun: HashMap::new(),
             next_seq: 1,
             chain: Chain::new(keys.current(), None, seed),
@@ -81,8 +80,9 @@ impl Store {
         self.chain.set_head(chained::newest(&self.conn)?);
 
         let indexed = one("SELECT value FROM meta WHERE name = 'indexed'")?;
-        let rows = usize::try_from(indexed).unwrap_or(0);
-        let mut finder = Finder::new(self.finder_key, indexed_to, rows);
+        self.known.forget(usize::try_from(indexed).unwrap_or(0));
+        let known = &self.known;
+        let mut finder = Finder::new(Arc::clone(known), indexed_to);
         let mut statement = self.conn.prepare(
             "SELECT e.number, e.principal, e.staged, e.key, e.digest, \
              CASE WHEN e.state = 5 THEN f.undo_mark END \
@@ -94,31 +94,67 @@ impl Store {
             let principal: String = row.get(1)?;
             let digest = Digest(row.get(4)?);
             let trace = digest_trace(&digest, row.get(2)?);
-            finder.add(&self.conn, finder.hash(&principal, trace), number)?;
+            finder.add(&self.conn, known.hash(&principal, trace), number)?;
             if let Some(key) = row.get::<_, Option<String>>(3)? {
-                finder.add(&self.conn, finder.hash(&principal, Trace::Key(&key)), number)?;
+                finder.add(&self.conn, known.hash(&principal, Trace::Key(&key)), number)?;
             }
             if let Some(mark) = row.get::<_, Option<[u8; 32]>>(5)? {
-                let mark = Digest(mark);
-                let hash = finder.hash(&principal, Trace::UndoMark(&mark));
+                let hash = known.hash(&principal, Trace::UndoMark(&Digest(mark)));
                 finder.add(&self.conn, hash, number)?;
             }
         }
         drop(rows);
         drop(statement);
-        let mut statement = self.conn.prepare(
-            "SELECT number, key FROM entry WHERE state <= 4 AND weak = 1 AND key IS NOT NULL",
-        )?;
-        let mut rows = statement.query([])?;
-        self.begun.clear();
-        self.strangers.clear();
-        while let Some(row) = rows.next()? {
-            let key = row.get_ref(1)?.as_str()?;
-            self.strangers.insert((finder.hash("", Trace::AnyonesKey(key)), row.get(0)?));
-        }
-        drop(rows);
-        drop(statement);
         self.finder = finder;
+        self.begun.clear();
+        self.reload_open()?;
+        self.known.complete();
+        Ok(())
+    }
+
+    /// Reads again which entries are open.
+    fn reload_open(&self) -> rusqlite::Result<()> {
+        let mut statement =
+            self.conn.prepare("SELECT number, digest, key, weak FROM entry WHERE state <= 4")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let number = row.get(0)?;
+            let stranger = match row.get_ref(2)?.as_str_or_null()? {
+                Some(key) if row.get(3)? => Some(self.anyones(key)),
+                Some(_) | None => None,
+            };
+            let mut memory = self.known.memory();
+            memory.open.insert(start(&Digest(row.get(1)?)), number);
+            if let Some(stranger) = stranger {
+                memory.strangers.insert(stranger, number);
+            }
+        }
+        self.reload_unknown()
+    }
+
+    /// Reads again which operations have entries of unknown outcome.
+    pub(super) fn reload_unknown(&self) -> rusqlite::Result<()> {
+        let mut statement =
+            self.conn.prepare("SELECT DISTINCT principal, operation FROM entry WHERE state = 4")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let operation = Trace::Operation(row.get_ref(1)?.as_str()?);
+            let hash = self.known.hash(row.get_ref(0)?.as_str()?, operation);
+            self.known.memory().unknown.insert(hash);
+        }
+        Ok(())
+    }
+
+    /// Notes that an entry's outcome is unknown.
+    fn note_unknown(&self, number: i64) -> rusqlite::Result<()> {
+        let hash = self
+            .conn
+            .prepare_cached("SELECT principal, operation FROM entry WHERE number = ?1")?
+            .query_row([number], |row| {
+                let operation = Trace::Operation(row.get_ref(1)?.as_str()?);
+                Ok(self.known.hash(row.get_ref(0)?.as_str()?, operation))
+            })?;
+        self.known.memory().unknown.insert(hash);
         Ok(())
     }
 
@@ -139,30 +175,44 @@ impl Store {
 
     /// What [`Ledger::look`](crate::ledger::Ledger::look) answers.
     pub(super) fn look(&self, look: &Look) -> rusqlite::Result<Priors> {
-        let found = self.repeats(look)?;
+        let found = self.repeats(look, self.known.hashes(look))?;
         let by_key = found.by_key.map(|hit| self.prior(hit.number)).transpose()?;
         let by_digest = match found.by_digest {
             Some(hit) if found.by_key.is_some_and(|key| key.number == hit.number) => by_key.clone(),
             Some(hit) => Some(self.prior(hit.number)?),
             None => None,
         };
-        let mut statement = self.conn.prepare_cached(
-            "SELECT id FROM entry WHERE principal = ?1 AND operation = ?2 AND state = 4 \
-             ORDER BY number DESC LIMIT ?3",
-        )?;
-        let named = i64::try_from(MAX_UNKNOWN_NAMED).unwrap_or(i64::MAX);
-        let unknown = statement
-            .query_map(params![look.principal.id, look.operation.as_str(), named], |row| {
-                row.get(0).map(EntryId::from_bytes)
-            })?
-            .collect::<rusqlite::Result<_>>()?;
+        let unknown_of_operation = self.unknown_of(look)?;
         Ok(Priors {
             by_key,
             by_digest,
             open_of_stranger: found.open_of_stranger,
             undoes: self.undone_by(&look.principal.id, &look.mark)?.map(|target| target.entry),
-            unknown_of_operation: unknown,
+            unknown_of_operation,
         })
+    }
+
+    fn unknown_of(&self, look: &Look) -> rusqlite::Result<Vec<EntryId>> {
+        let hash = self.known.operation(look);
+        if !self.known.memory().unknown.contains(&hash) {
+            return Ok(Vec::new());
+        }
+        let named = i64::try_from(MAX_UNKNOWN_NAMED).unwrap_or(i64::MAX);
+        let unknown: Vec<EntryId> = self
+            .conn
+            .prepare_cached(
+                "SELECT id FROM entry WHERE principal = ?1 AND operation = ?2 AND state = 4 \
+                 ORDER BY number DESC LIMIT ?3",
+            )?
+            .query_map(params![look.principal.id, look.operation.as_str(), named], |row| {
+                row.get(0).map(EntryId::from_bytes)
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        if unknown.is_empty() {
+            // Settled since.
+            self.known.memory().unknown.remove(&hash);
+        }
+        Ok(unknown)
     }
 
     /// The recorded answer, and what its report says.
@@ -191,34 +241,15 @@ impl Store {
     }
 
     /// Finds what a call may repeat.
-    fn repeats(&self, look: &Look) -> rusqlite::Result<Repeats> {
+    fn repeats(&self, look: &Look, hashes: Hashes) -> rusqlite::Result<Repeats> {
         let principal = look.principal.id.as_str();
         let mut found = Repeats::default();
-
-        let mut statement = self.conn.prepare_cached(
-            "SELECT number, version, principal, weak, staged, twin FROM entry \
-             WHERE digest = ?1 AND state <= 4",
-        )?;
-        let mut rows = statement.query([look.digest.0])?;
-        while let Some(row) = rows.next()? {
-            let hit = Hit { number: row.get(0)?, version: row.get(1)? };
-            let is_mine = row.get_ref(2)?.as_str()? == principal;
-            if !is_mine {
-                let is_weak: bool = row.get(3)?;
-                found.open_of_stranger = found.open_of_stranger.or(is_weak.then_some(Stranger));
-            } else if row.get::<_, bool>(4)? == look.staged {
-                if row.get::<_, i64>(5)? == 0 {
-                    found.claimed = Some(hit.number);
-                }
-                found.by_digest = found.by_digest.max(Some(hit));
-            }
+        let is_open = self.known.memory().open.has(start(&look.digest));
+        if is_open {
+            self.find_open(look, &mut found)?;
         }
-        drop(rows);
-        drop(statement);
         if found.by_digest.is_none() {
-            let hash = self.finder.hash(principal, digest_trace(&look.digest, look.staged));
-            found.hashes.digest = Some(hash);
-            found.by_digest = self.finder.find(&self.conn, hash, |number| {
+            found.by_digest = self.finder.find(&self.conn, hashes.digest, |number| {
                 self.conn
                     .prepare_cached(
                         // An attempt that was not sent is no earlier call: nothing of it happened.
@@ -230,9 +261,9 @@ impl Store {
                     .optional()
             })?;
         }
-        if let Some(key) = look.key.as_ref().map(Key::as_str) {
-            let hash = self.finder.hash(principal, Trace::Key(key));
-            found.hashes.key = Some(hash);
+        if let (Some(key), Some(hash), Some(anyones)) =
+            (look.key.as_ref().map(Key::as_str), hashes.key, hashes.anyones)
+        {
             found.by_key = self.finder.find(&self.conn, hash, |number| {
                 self.conn
                     .prepare_cached(
@@ -244,12 +275,33 @@ impl Store {
                     .optional()
             })?;
             if found.open_of_stranger.is_none() {
-                let anyones = self.anyones(key);
-                found.hashes.anyones = Some(anyones);
                 found.open_of_stranger = self.stranger(anyones, key, principal)?;
             }
         }
         Ok(found)
+    }
+
+    /// Finds the open entries of a call's digest.
+    fn find_open(&self, look: &Look, found: &mut Repeats) -> rusqlite::Result<()> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT number, version, principal, weak, staged, twin FROM entry \
+             WHERE digest = ?1 AND state <= 4",
+        )?;
+        let mut rows = statement.query([look.digest.0])?;
+        while let Some(row) = rows.next()? {
+            let hit = Hit { number: row.get(0)?, version: row.get(1)? };
+            let is_mine = row.get_ref(2)?.as_str()? == look.principal.id;
+            if !is_mine {
+                let is_weak: bool = row.get(3)?;
+                found.open_of_stranger = found.open_of_stranger.or(is_weak.then_some(Stranger));
+            } else if row.get::<_, bool>(4)? == look.staged {
+                if row.get::<_, i64>(5)? == 0 {
+                    found.claimed = Some(hit.number);
+                }
+                found.by_digest = found.by_digest.max(Some(hit));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a weak principal other than this one has an open entry that began under this key.
@@ -259,7 +311,8 @@ impl Store {
         key: &str,
         principal: &str,
     ) -> rusqlite::Result<Option<Stranger>> {
-        for (_, number) in self.strangers.range((hash, i64::MIN)..=(hash, i64::MAX)) {
+        let numbers: Vec<i64> = self.known.memory().strangers.of(hash).collect();
+        for number in numbers {
             let is_one = self
                 .conn
                 .prepare_cached(
@@ -275,7 +328,7 @@ impl Store {
     }
 
     fn anyones(&self, key: &str) -> i64 {
-        self.finder.hash("", Trace::AnyonesKey(key))
+        self.known.hash("", Trace::AnyonesKey(key))
     }
 
     fn prior(&self, number: i64) -> rusqlite::Result<Prior> {
@@ -322,7 +375,7 @@ impl Store {
 
     /// The newest accepted entry of a principal that a call with this mark takes back.
     fn undone_by(&self, principal: &str, mark: &Digest) -> rusqlite::Result<Option<Target>> {
-        let hash = self.finder.hash(principal, Trace::UndoMark(mark));
+        let hash = self.known.hash(principal, Trace::UndoMark(mark));
         self.finder.find(&self.conn, hash, |number| {
             self.conn
                 .prepare_cached(
@@ -458,15 +511,6 @@ struct Repeats {
     open_of_stranger: Option<Stranger>,
     /// The entry that holds the unique claim on principal, digest and stage flag.
     claimed: Option<i64>,
-    hashes: Hashes,
-}
-
-/// The hashes that a look needed; a begin needs them again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hashes {
-    digest: Option<i64>,
-    key: Option<i64>,
-    anyones: Option<i64>,
 }
 
 impl Repeats {

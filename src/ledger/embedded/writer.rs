@@ -33,9 +33,10 @@ use super::super::desk::command::{
     Command, Done, Failure, PAGES, Write, acknowledge, is_empty, is_urgent, pages, refuse, tell,
 };
 use super::file::{self, Identity};
+use super::known::{Coming, Known};
 use super::newest::{Newest, When};
 use super::store::Store;
-use super::{Options, TakenUp};
+use super::{Options, TakenUp, ahead};
 
 /// Commands in one commit: enough that the flush costs little for each, few enough that a commit
 /// stays short.
@@ -68,6 +69,7 @@ pub(super) struct Writer {
     pub(super) path: PathBuf,
     pub(super) options: Options,
     pub(super) shared: Arc<Shared>,
+    pub(super) known: Arc<Known>,
     pub(super) commands: Receiver<Command>,
     /// `None` while the store is down.
     pub(super) store: Option<Store>,
@@ -78,6 +80,10 @@ pub(super) struct Writer {
     pub(super) durable_seq: i64,
     /// How long the log was after the last commit.
     pub(super) log_bytes: u64,
+    /// The size of a page.
+    pub(super) page_bytes: u64,
+    /// Whether the log is to be made longer; `None`: it is left as it is.
+    pub(super) is_log_short: Option<bool>,
     /// How long the file was, at most.
     pub(super) file_bytes: u64,
     /// What is kept beside the file of where its chain ends.
@@ -138,10 +144,12 @@ impl Writer {
     pub(super) fn run(mut self) {
         self.check_size();
         self.check_room();
+        self.check_ahead();
         loop {
             let wait = match self.batch.due {
                 Some(due) => due.saturating_duration_since(now()),
                 None if self.store.is_none() => self.retry.at.saturating_duration_since(now()),
+                None if self.is_log_short == Some(true) => Duration::ZERO,
                 None if self.is_building() => Duration::ZERO,
                 None => {
                     let idle = if self.dirt > 0 { IDLE } else { Duration::MAX };
@@ -177,6 +185,9 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) if self.store.is_none() => self.revive(),
                 Err(RecvTimeoutError::Timeout) if self.batch.due.is_some() => self.commit(),
+                Err(RecvTimeoutError::Timeout) if self.is_log_short == Some(true) => {
+                    self.lengthen();
+                }
                 Err(RecvTimeoutError::Timeout) if self.is_building() => self.build(),
                 Err(RecvTimeoutError::Timeout) if self.is_prune_due() => self.prune(),
                 Err(RecvTimeoutError::Timeout) => self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)"),
@@ -339,14 +350,16 @@ impl Writer {
         }
         match write {
             Write::Acknowledge(word, _) => store.acknowledge(word, self.newest.lost()),
-            Write::Begin(begin, ..) => {
+            Write::Begin(begin, _, home) => {
                 self.shared.note_time(begin.now_ms);
+                let made = home.coming.as_ref().and_then(Coming::hashes);
+                let hashes = made.unwrap_or_else(|| self.known.hashes(&begin.look));
                 #[cfg(test)]
                 if begin.target == crate::ledger::tests::POISON {
-                    store.begin(begin)?;
+                    store.begin(begin, hashes)?;
                     return Err(rusqlite::Error::QueryReturnedNoRows);
                 }
-                store.begin(begin)
+                store.begin(begin, hashes)
             }
             Write::Delivered { entry, .. } => store.delivered(*entry),
             Write::Finish(finish, ..) => store.finish(finish),
@@ -391,6 +404,9 @@ impl Writer {
             // The log holds older copies of the pages that were overwritten.
             self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
             self.log_bytes = file::log_bytes(&self.path);
+            if self.store.is_none() {
+                return;
+            }
         }
         self.shared.set_down(None);
         if self.commits.is_multiple_of(SIZE_CHECK) {
@@ -398,8 +414,13 @@ impl Writer {
         }
         self.check_room();
         if self.dirt >= CHECKPOINT {
+            // That was a guess, and too high where many commands share a page: the log itself knows.
+            self.dirt = self.store.as_ref().map_or(0, |store| file::uncopied(store.conn()));
+        }
+        if self.dirt >= CHECKPOINT {
             self.checkpoint("PRAGMA wal_checkpoint(PASSIVE)");
         }
+        self.check_ahead();
     }
 
     fn try_commit(&mut self) -> Result<(), Failure> {
@@ -416,10 +437,9 @@ impl Writer {
         #[cfg(test)]
         self.shared.faults.after_commit()?;
         // After the commit: what was written to a file that is no longer at its path is not kept.
-        self.identity.check(&self.path)?;
+        self.log_bytes = self.identity.check(&self.path)?;
         self.durable_seq = store.newest_seq();
         self.shared.set_head(store.head());
-        self.log_bytes = file::log_bytes(&self.path);
         self.remember(When::Due);
         Ok(())
     }
@@ -463,6 +483,8 @@ impl Writer {
             // The connection is dropped here, which rolls back as well.
             tracing::debug!(%error, "a roll-back failed");
         }
+        // What the file holds now is not known before it is read again.
+        self.known.forget(0);
         self.shared.set_down(Some(failure.reason));
         for (write, done) in std::mem::take(&mut self.batch).writes {
             if let (Write::Begin(begin, ..), Done::Begun(Begun::Started { attempt })) =
@@ -530,6 +552,7 @@ impl Writer {
                     detail = failure.detail,
                     "the ledger is still down"
                 );
+                self.known.forget(0);
                 self.shared.set_down(Some(failure.reason));
                 self.retry.again();
             }
@@ -547,7 +570,7 @@ impl Writer {
             tracing::debug!(is_cut = cut.is_ok(), "tried to cut the log of a full ledger");
         }
         let seed = chain::seed().map_err(|_| Failure::new(Reason::Failed, "no random bytes"))?;
-        let mut store = Store::new(conn, &self.options.keys, seed)?;
+        let mut store = Store::new(conn, &self.options.keys, seed, Arc::clone(&self.known))?;
         if store.newest_seq() < self.durable_seq {
             return Err(Failure::new(Reason::Replaced, "an older copy is at its path"));
         }
@@ -565,9 +588,9 @@ impl Writer {
         #[cfg(test)]
         self.shared.faults.before_commit()?;
         store.conn().execute_batch("COMMIT")?;
-        identity.check(&self.path)?;
+        self.log_bytes = identity.check(&self.path)?;
         self.identity = identity;
-        self.log_bytes = file::log_bytes(&self.path);
+        self.is_log_short = Some(false);
         self.durable_seq = store.newest_seq();
         Ok(store)
     }
@@ -606,6 +629,28 @@ impl Writer {
             let is_nearly_full = is_nearly_full || self.shared.faults.is_nearly_full();
             self.shared.set_reserved(self.is_over_cap || is_nearly_full);
         }
+    }
+
+    /// Says whether the log is to be made longer.
+    fn check_ahead(&mut self) {
+        if self.is_log_short.is_some() && self.store.is_some() {
+            self.is_log_short = Some(ahead::is_short(&self.path, self.log_bytes, self.page_bytes));
+        }
+    }
+
+    /// Makes the log longer, while nobody waits.
+    fn lengthen(&mut self) {
+        let cap_bytes = self.options.size_cap_bytes;
+        self.is_log_short = match ahead::lengthen(&self.path, self.log_bytes, cap_bytes) {
+            Ok(length) => {
+                self.log_bytes = length;
+                Some(false)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the ledger's log is not made longer ahead");
+                None
+            }
+        };
     }
 
     /// Writes what is queued and lets the file go.

@@ -7,14 +7,18 @@ use crate::ledger::chain::row::{Content, First};
 use crate::ledger::entry::State;
 use crate::ledger::{Begin, Begun, Guard};
 
-use super::super::finder::Trace;
+use super::super::known::{Hashes, Trace, start};
 use super::super::rows;
-use super::{Done, Hashes, Step, Store, Subject, digest_trace};
+use super::{Done, Step, Store, Subject};
 
 impl Store {
     /// Checks that nothing changed since the look, uses up the confirmation, writes the attempt.
-    pub(in crate::ledger::embedded) fn begin(&mut self, begin: &Begin) -> rusqlite::Result<Done> {
-        let found = self.repeats(&begin.look)?;
+    pub(in crate::ledger::embedded) fn begin(
+        &mut self,
+        begin: &Begin,
+        hashes: Hashes,
+    ) -> rusqlite::Result<Done> {
+        let found = self.repeats(&begin.look, hashes)?;
         if begin.guard == Guard::Enforced && found.differs_from(&begin.expected) {
             return Ok(Done::Begun(Begun::Changed(Box::new(self.look(&begin.look)?))));
         }
@@ -56,7 +60,7 @@ impl Store {
             }
         }
         match rerun {
-            None => self.insert(begin, found.hashes),
+            None => self.insert(begin, hashes),
             Some(subject) => {
                 let attempt = self.begin_again(begin, &subject)?;
                 Ok(Done::Begun(Begun::Started { attempt }))
@@ -64,7 +68,7 @@ impl Store {
         }
     }
 
-    fn insert(&mut self, begin: &Begin, known: Hashes) -> rusqlite::Result<Done> {
+    fn insert(&mut self, begin: &Begin, hashes: Hashes) -> rusqlite::Result<Done> {
         let look = &begin.look;
         let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
         let Some(number) = self.next_number(begin.entry)? else {
@@ -129,21 +133,11 @@ impl Store {
         let step = Step::first(number, begin.now_ms, begin.authorization.as_deref());
         let seq = self.step_with(&step, Some(&first), Content::Attempt(&begin.as_linked()))?;
         self.keep_before(number, begin)?;
-        let principal = &look.principal.id;
-        let hash = known.digest.unwrap_or_else(|| {
-            self.finder.hash(principal, digest_trace(&look.digest, look.staged))
-        });
-        self.finder.add(&self.conn, hash, number)?;
-        let mut anyones = None;
-        if let Some(key) = look.key.as_ref().map(Key::as_str) {
-            let hash = known.key.unwrap_or_else(|| self.finder.hash(principal, Trace::Key(key)));
+        self.finder.add(&self.conn, hashes.digest, number)?;
+        if let Some(hash) = hashes.key {
             self.finder.add(&self.conn, hash, number)?;
-            if look.principal.weak {
-                let hash = known.anyones.unwrap_or_else(|| self.anyones(key));
-                self.strangers.insert((hash, number));
-                anyones = Some(hash);
-            }
         }
+        let anyones = hashes.anyones.filter(|_| look.principal.weak);
         let subject = Subject {
             number,
             entry: begin.entry,
@@ -157,6 +151,7 @@ impl Store {
             spent: begin.spend.map(|spend| (spend.expires_ms, spend.nonce)),
             anyones,
         };
+        self.opened(&subject);
         self.begun.insert(begin.entry, subject);
         Ok(Done::Begun(Begun::Started { attempt: 1 }))
     }
@@ -225,10 +220,25 @@ impl Store {
             self.conn
                 .prepare_cached("INSERT OR IGNORE INTO alias (key, entry) VALUES (?1, ?2)")?
                 .execute(params![key.as_str(), subject.number])?;
-            let hash = self.finder.hash(&subject.principal, Trace::Key(key.as_str()));
+            let hash = self.known.hash(&subject.principal, Trace::Key(key.as_str()));
             self.finder.add_now(&self.conn, hash, subject.number)?;
         }
+        self.opened(subject);
         Ok(attempt)
+    }
+
+    /// Notes that an entry is open.
+    fn opened(&self, subject: &Subject) {
+        let stranger = match (&subject.key, subject.anyones) {
+            (Some(_), Some(hash)) => Some(hash),
+            (Some(key), None) if subject.weak => Some(self.anyones(key)),
+            (Some(_) | None, _) => None,
+        };
+        let mut memory = self.known.memory();
+        memory.open.insert(start(&subject.digest), subject.number);
+        if let Some(hash) = stranger {
+            memory.strangers.insert(hash, subject.number);
+        }
     }
 }
 

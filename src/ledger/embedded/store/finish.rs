@@ -8,7 +8,7 @@ use crate::ledger::chain::row::Content;
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
 
-use super::super::finder::Trace;
+use super::super::known::{Trace, start};
 use super::super::rows;
 use super::{Done, Settle, Step, Store, Subject, Target, TookBack};
 
@@ -72,9 +72,12 @@ impl Store {
                 .execute([subject.number, due_ms])?;
         }
         self.closed(&subject, finish.state);
+        if finish.state == State::Unknown {
+            self.note_unknown(subject.number)?;
+        }
         if finish.state == State::Accepted {
             if let Some(mark) = &finish.undo_mark {
-                let hash = self.finder.hash(&subject.principal, Trace::UndoMark(mark));
+                let hash = self.known.hash(&subject.principal, Trace::UndoMark(mark));
                 self.finder.add(&self.conn, hash, subject.number)?;
             }
             if let Some(mark) = &finish.undoes {
@@ -122,13 +125,16 @@ impl Store {
         &mut self,
         entry: EntryId,
     ) -> rusqlite::Result<Done> {
-        let Some(number) = rows::number_of(&self.conn, entry)? else {
-            return Ok(Done::NotFound);
-        };
-        self.conn
-            .prepare_cached("UPDATE entry SET delivered = 1 WHERE number = ?1 AND state > 2")?
-            .execute([number])?;
-        Ok(Done::Written)
+        let (first, last) = rows::numbers(entry);
+        let noted = self
+            .conn
+            .prepare_cached(
+                "UPDATE entry SET delivered = 1 \
+                 WHERE number BETWEEN ?1 AND ?2 AND id = ?3 AND state > 2",
+            )?
+            .execute(params![first, last, entry.as_bytes()])?;
+        // Nothing is to be noted of one that is begun again, or that is not there.
+        Ok(if noted == 0 { Done::NotFound } else { Done::Written })
     }
 
     /// Writes a decision about an unknown entry.
@@ -201,15 +207,22 @@ impl Store {
                 .execute(params![number, seq, now_ms, Cause::Crash.as_str()])?;
             count += 1;
         }
+        self.reload_unknown()?;
         Ok(count)
     }
 
     /// Forgets an attempt that is finished. An entry that is not open is nothing to strangers.
     pub(super) fn closed(&mut self, subject: &Subject, state: State) {
         self.begun.remove(&subject.entry);
-        if let Some(key) = subject.key.as_ref().filter(|_| subject.weak && !state.is_open()) {
-            let hash = subject.anyones.unwrap_or_else(|| self.anyones(key));
-            self.strangers.remove(&(hash, subject.number));
+        if state.is_open() {
+            return;
+        }
+        let key = subject.key.as_ref().filter(|_| subject.weak);
+        let stranger = key.map(|key| subject.anyones.unwrap_or_else(|| self.anyones(key)));
+        let mut memory = self.known.memory();
+        memory.open.remove(start(&subject.digest), subject.number);
+        if let Some(hash) = stranger {
+            memory.strangers.remove(hash, subject.number);
         }
     }
 
@@ -249,6 +262,9 @@ impl Store {
             )?
             .execute(params![subject.number, state.code(), seq, now_ms])?;
         self.begun.remove(&subject.entry);
+        if state == State::Unknown {
+            self.note_unknown(subject.number)?;
+        }
         Ok(())
     }
 
@@ -338,7 +354,7 @@ impl Store {
                  WHERE number = ?1",
             )?
             .execute(params![target.number, seq, Cause::Undone.as_str()])?;
-        let hash = self.finder.hash(principal, Trace::UndoMark(mark));
+        let hash = self.known.hash(principal, Trace::UndoMark(mark));
         self.finder.remove(&self.conn, hash, target.number)?;
         Ok(seq)
     }
