@@ -215,7 +215,12 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
             None => Outcome {
                 entry: planned.entry.clone(),
                 operation: planned.operation.clone(),
-                result: if planned.standing == "undone" { "undone" } else { "left" },
+                result: match planned.standing.as_str() {
+                    "undone" => "undone",
+                    // Its finish may be written in a moment: whoever asks again takes it back too.
+                    "under_way" => "under way",
+                    _ => "left",
+                },
                 by: planned.undone_by.clone(),
                 why: planned.why.clone(),
             },
@@ -237,7 +242,7 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
 fn result_row(outcome: &Outcome) -> Vec<Cell> {
     let colour = match outcome.result {
         "undone" => Colour::Green,
-        "left" | "unknown" => Colour::Yellow,
+        "left" | "under way" | "unknown" => Colour::Yellow,
         _ => Colour::Red,
     };
     vec![

@@ -246,7 +246,7 @@ fn f6_a_write_without_a_key_is_never_repeated_by_the_proxy() {
 }
 
 #[test]
-fn h_20l_an_answer_that_is_cut_is_unknown() {
+fn f7_h_20l_an_answer_that_is_cut_is_unknown() {
     let upstream = Upstream::start(|_| {
         Act::Last(
             b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\""

@@ -304,7 +304,7 @@ fn judge(report: &Value) -> &'static str {
 }
 
 #[test]
-fn i1_a_thousand_swaps_under_load_lose_no_call_and_mix_none() {
+fn f11_i1_a_thousand_swaps_under_load_lose_no_call_and_mix_none() {
     const SWAPS: u32 = 1_000;
     let upstream = upstream();
     let home = Home::new(ONE, upstream.address);

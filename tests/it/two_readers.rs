@@ -15,7 +15,7 @@ fn upstream() -> Upstream {
 }
 
 #[test]
-fn contract_3_an_escape_in_a_path_is_no_way_around_a_declared_write() {
+fn f17_contract_3_an_escape_in_a_path_is_no_way_around_a_declared_write() {
     const POLICY: &str = r#"
 version: 1
 operations:

@@ -463,3 +463,31 @@ fn c_12_a_write_that_a_tool_takes_back_is_planned_and_undone_with_its_numbers_as
     let sent = upstream.last().text();
     assert!(sent.contains("delete_note") && sent.contains("184467440737095516160"), "{sent}");
 }
+
+#[test]
+fn a_run_that_meets_a_write_under_way_does_not_end_as_if_all_were_taken_back() {
+    let (go, hold) = std::sync::mpsc::channel();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |_| match hold.lock().unwrap().take() {
+        Some(hold) => Act::After(hold, Box::new(Act::json(201, r#"{"id":7}"#))),
+        None => Act::json(200, "{}"),
+    });
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    let headers = [("content-type", "application/json"), ("effect-task", "now")];
+    agent.send("POST", "/comments", &headers, r#"{"body":"b"}"#);
+    wait::until("the call", || (upstream.count("POST") == 1).then_some(()));
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "now", "--through", &through, "--yes"];
+
+    let (code, lines) = json(&home, &run);
+
+    assert_eq!(code, Some(1), "{lines:?}");
+    assert_eq!(words(&lines, "result"), [("comments.create", "under way")]);
+    go.send(()).unwrap();
+    assert_eq!(agent.answer("POST").status, 201);
+    settled(&home);
+    let (code, lines) = json(&home, &run);
+    assert_eq!((code, words(&lines, "result")), (Some(0), vec![("comments.create", "undone")]));
+}
