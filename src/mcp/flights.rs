@@ -61,7 +61,16 @@ impl Flights {
         Flight { inner: Arc::clone(&self.inner), session, number, cancelled }
     }
 
-    /// The client cancels a request of its session, whatever it is.
+    /// The client is about to cancel a request of its session: it looks at no answer any more. Said
+    /// before the upstream hears of it, which may answer before its word to us is through.
+    pub fn leave(&self, session: &SessionKey, id: &Id) {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        for call in inner.calls.get(session).into_iter().flatten().filter(|call| call.id == *id) {
+            call.gone.store(true, Ordering::Release);
+        }
+    }
+
+    /// The client has cancelled a request of its session, whatever it is.
     pub fn cancel(&self, session: &SessionKey, id: &Id) {
         self.each(session, |call| call.id == *id);
     }
@@ -126,6 +135,8 @@ mod tests {
         let foreign = flights.begin(other.clone(), id("1"), Arc::default());
         let is_cancelled = |flight: &Flight| *flight.cancelled.borrow();
 
+        flights.leave(&own, &id("1"));
+        assert!(gone.load(Ordering::Acquire) && !is_cancelled(&meant));
         flights.cancel(&own, &id("1"));
         flights.cancel(&own, &id("7"));
         assert!(is_cancelled(&meant) && gone.load(Ordering::Acquire));

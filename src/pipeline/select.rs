@@ -232,7 +232,8 @@ impl<R> Select<R> {
             let params = parameters(groups, head.path());
             let doc = RequestDoc::new(&params, head.query(), &head.headers, BodyDoc::None);
             let chosen = chosen_of(&doc)?;
-            if chosen.terms.class == Class::Read {
+            // One that two readers read otherwise is judged below, with its body.
+            if chosen.terms.class == Class::Read && !is_decided_by_readers(groups, &doc) {
                 let mut would = would;
                 if groups.is_empty() && !body.is_in_memory() {
                     if mode == Mode::Enforce {

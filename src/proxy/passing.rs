@@ -68,6 +68,9 @@ impl<P> Edge<P> {
                 let params = message.params();
                 let id = params.and_then(|params| params.get("requestId")).and_then(Id::from_value);
                 let session = shared.session(&head, &principal);
+                if let Some(id) = &id {
+                    shared.mcp.flights.leave(&session, id);
+                }
                 let response = self.pass(head, oddity, body, permit).await;
                 if let Some(id) = id {
                     shared.mcp.flights.cancel(&session, &id);

@@ -270,3 +270,43 @@ operations:
     }
     assert!(upstream.received().is_empty());
 }
+
+#[test]
+fn contract_2_what_makes_a_call_a_read_has_one_reading_where_the_write_is_undeclared() {
+    let policy = r#"
+version: 1
+operations:
+  form:
+    match: { http: "POST /f", where: { request.body.dry: { equals: "1" } } }
+    effect: { class: read, kind: read }
+  json:
+    match: { http: "POST /j", where: { request.body.dry: { equals: true } } }
+    effect: { class: read, kind: read }
+  query:
+    match: { http: "POST /q", where: { request.query.dry: { equals: "1" } } }
+    effect: { class: read, kind: read }
+"#;
+    let upstream = upstream();
+    let sidecar = Sidecar::start(policy, &upstream);
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let json = [("content-type", "application/json")];
+    for (target, headers, body) in [
+        ("/f", form, "dry=1&dry=0"),
+        ("/f", form, "dry=1&Dry=0"),
+        ("/f", form, "dry=1&dry[]=0"),
+        ("/f?dry=0", form, "dry=1"),
+        ("/j", json, r#"{"dry":true,"Dry":false}"#),
+        ("/q?dry=1&Dry=0", json, "{}"),
+        ("/q?dry=1&dry[]=0", json, "{}"),
+    ] {
+        let answer = sidecar.agent().call("POST", target, &headers, body);
+        assert_eq!((answer.status, answer.code().as_str()), (400, "ambiguous_member"), "{body}");
+    }
+    assert!(upstream.received().is_empty());
+    for (target, headers, body) in
+        [("/f", form, "dry=1"), ("/j", json, r#"{"dry":true}"#), ("/q?dry=1", json, "{}")]
+    {
+        let answer = sidecar.agent().call("POST", target, &headers, body);
+        assert_eq!(answer.report()["class"], "read", "{target}");
+    }
+}
