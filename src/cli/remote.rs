@@ -222,7 +222,7 @@ pub(super) async fn asked(
 /// Asks for something; its text, in which numbers are as they were written.
 pub(super) async fn fetched(socket: &Path, path: &str) -> Result<Bytes, Failure> {
     let (status, bytes) = ask(socket, Method::GET, path, None).await.map_err(unreached)?;
-    read(status, &bytes).map(|_| bytes)
+    if status.is_success() { Ok(bytes) } else { Err(refused(status, &bytes)) }
 }
 
 /// What a command waits in.
@@ -248,10 +248,16 @@ fn unreached(error: ClientError) -> Failure {
 
 /// The answer's JSON, or what the sidecar says is wrong.
 fn read(status: StatusCode, bytes: &Bytes) -> Result<Value, Failure> {
-    let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     if status.is_success() {
-        return Ok(answer);
+        Ok(serde_json::from_slice(bytes).unwrap_or_default())
+    } else {
+        Err(refused(status, bytes))
     }
+}
+
+/// What the sidecar says is wrong.
+fn refused(status: StatusCode, bytes: &Bytes) -> Failure {
+    let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let said = answer.pointer("/error/message").and_then(Value::as_str);
     let message = said.map_or_else(|| format!("the sidecar answered {status}"), out::clean);
     let (code, help) = match status {
@@ -261,7 +267,7 @@ fn read(status: StatusCode, bytes: &Bytes) -> Result<Value, Failure> {
         StatusCode::SERVICE_UNAVAILABLE => (exit::UNAVAILABLE, ""),
         _ => (exit::SOFTWARE, ""),
     };
-    Err(Failure::new(code, with_help(&message, help)))
+    Failure::new(code, with_help(&message, help))
 }
 
 #[cfg(test)]

@@ -63,11 +63,11 @@ pub(super) struct Run<'a> {
     pub(super) places: Places,
 }
 
-/// The plan as the sidecar gives it.
+/// The plan as the sidecar gives it; its entries read, or as they were written.
 #[derive(Debug, serde::Deserialize)]
-struct Plan {
+struct Plan<T> {
     truncated: bool,
-    entries: Vec<Planned>,
+    entries: Vec<T>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -130,19 +130,22 @@ fn path_of(task: &str) -> String {
 /// Shows what taking a task back would be.
 pub(super) fn plan(socket: &Path, task: &str, format: Format) -> Result<u8, Failure> {
     let answer = runtime()?.block_on(fetched(socket, &path_of(task)))?;
-    let plan = read(&answer)?;
-    if format == Format::Json {
-        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        for entry in answer.get("entries").and_then(Value::as_array).into_iter().flatten() {
-            out::print(&entry.to_string())?;
+    let tell_truncated = |is_truncated| {
+        if is_truncated {
+            out::complain("the task has more entries; these are the newest");
         }
-    }
-    if plan.truncated {
-        out::complain("the task has more entries; these are the newest");
-    }
+    };
     if format == Format::Json {
+        // A value that was read and written again would not hold every number.
+        let plan: Plan<Box<RawValue>> = read(&answer)?;
+        for entry in &plan.entries {
+            out::print(entry.get())?;
+        }
+        tell_truncated(plan.truncated);
         return Ok(exit::OK);
     }
+    let plan: Plan<Planned> = read(&answer)?;
+    tell_truncated(plan.truncated);
     if plan.entries.is_empty() {
         out::complain("no writes of this task had or may have an effect");
         return Ok(exit::OK);
@@ -177,7 +180,7 @@ fn row(planned: &Planned) -> Vec<Cell> {
     ]
 }
 
-fn read(answer: &[u8]) -> Result<Plan, Failure> {
+fn read<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<Plan<T>, Failure> {
     serde_json::from_slice(answer).map_err(|_| {
         let message = "the sidecar's plan cannot be read";
         let help = "is the sidecar of this version? `takeback --version` says which this is";
@@ -194,7 +197,7 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
     let runtime = runtime()?;
     let socket = &asked_for.places.admin_listen;
     let answer = runtime.block_on(fetched(socket, &path_of(asked_for.task)))?;
-    let plan = read(&answer)?;
+    let plan: Plan<Planned> = read(&answer)?;
     if plan.truncated {
         out::complain("the task has more entries; only the newest are taken back now");
     }

@@ -169,6 +169,50 @@ fn confirmed(
 }
 
 #[test]
+fn kubernetes_only_the_body_of_a_delete_makes_it_a_dry_run() {
+    let (sidecar, upstream) = driven("kubernetes", |_| Act::json(200, r#"{"kind":"Status"}"#));
+    let json = [("content-type", "application/json")];
+    let yaml = [("content-type", "application/yaml")];
+    for kind in ["pods", "configmaps"] {
+        for path in [format!("{kind}/a"), kind.to_owned()] {
+            let path = format!("/api/v1/namespaces/default/{path}");
+            let query = format!("{path}?dryRun=All");
+            for (target, headers, body) in [
+                (&path, json, ""),
+                (&query, json, "{}"),
+                (&query, json, r#"{"dryRun":[]}"#),
+                (&path, json, r#"{"dryRun":["None"]}"#),
+                (&path, json, r#"{"dryRun":["All","None"]}"#),
+                (&path, json, r#"{"dryRun":"All"}"#),
+                (&path, json, r#"[{"dryRun":["All"]}]"#),
+                (&path, yaml, r#"{"dryRun":["All"]}"#),
+            ] {
+                let asked = sidecar.agent().call("DELETE", target, &headers, body);
+                assert_eq!(asked.status, 428, "{target} {body}: {}", asked.text());
+                assert_eq!(asked.report()["class"], "irreversible", "{target} {body}");
+            }
+            // In the query alone it is what the body decides to one reader, and nothing to another.
+            for (target, body, code) in [
+                (&query, "", "ambiguous_member"),
+                (&path, r#"{"dryRun":["All"],"DryRun":[]}"#, "ambiguous_member"),
+                (&path, r#"{"dryRun":["All"],"dryRun":[]}"#, "invalid_json"),
+            ] {
+                let refused = sidecar.agent().call("DELETE", target, &json, body);
+                assert_eq!((refused.status, refused.code().as_str()), (400, code), "{body}");
+            }
+        }
+    }
+    assert!(upstream.received().is_empty());
+
+    for target in ["pods/a", "pods/a?dryRun=None", "pods", "configmaps/a", "configmaps"] {
+        let target = format!("/api/v1/namespaces/default/{target}");
+        let tried = sidecar.agent().call("DELETE", &target, &json, r#"{"dryRun":["All"]}"#);
+        assert_eq!((tried.status, &tried.report()["class"]), (200, &json!("read")), "{target}");
+        assert_eq!(upstream.last().text(), r#"{"dryRun":["All"]}"#);
+    }
+}
+
+#[test]
 fn github_a_comment_is_taken_back_by_the_call_that_its_report_names() {
     let (sidecar, upstream) = driven("github", |received| match received.method.as_str() {
         "POST" => Act::json(201, r#"{"id":100,"body":"hi"}"#),

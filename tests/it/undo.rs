@@ -454,6 +454,8 @@ fn c_12_a_write_that_a_tool_takes_back_is_planned_and_undone_with_its_numbers_as
     assert_eq!((code, words(&lines, "standing")), (Some(0), vec![("notes.create", "available")]));
     let (code, text) = home.run(&["undo", "plan", "--task", "m"]);
     assert!(code == Some(0) && text.contains("delete_note"), "{text}");
+    let (_, text) = home.run(&["undo", "plan", "--task", "m", "--format", "json"]);
+    assert!(text.contains("184467440737095516160"), "{text}");
     let through = format!("http://{}", process.data);
     let (code, lines) =
         json(&home, &["undo", "run", "--task", "m", "--through", &through, "--yes"]);
