@@ -42,13 +42,14 @@ use http::header::{
     CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use http::uri::{Authority as UriAuthority, PathAndQuery, Scheme};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, Sleep};
 
 use crate::call::payload::Body;
+use crate::contract::operation::is_safe;
 use crate::tasks::Tasks;
 use crate::tls::ClientTls;
 
@@ -504,7 +505,8 @@ fn frame(request: &mut Request<Body>) {
     *request.version_mut() = Version::HTTP_11;
     let body = request.body();
     let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
-    let has_meaning = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    // A safe method asks for nothing by its content, so that none needs to be told of.
+    let has_meaning = !is_safe(request.method());
     let headers = request.headers_mut();
     headers.remove(TRANSFER_ENCODING);
     match length {

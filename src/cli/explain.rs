@@ -95,8 +95,8 @@ fn http(
     let uri: Uri = target.parse().map_err(|_| {
         usage("the path is no target of a request", "percent-encode what a path cannot hold")
     })?;
-    let decoded = decoded(&method, &uri, map.clone());
-    let mut told = foresee::http(snapshot, &method, &uri, &map, decoded, &bytes);
+    let decoded = decoded(&method, &uri, map);
+    let mut told = foresee::http(snapshot, &method, &uri, decoded, &bytes);
     if uri.path() == DEFAULT_MCP_PATH || uri.path().starts_with("/call/") {
         let note = "a sidecar with this MCP path, or this call route, takes it for a tool's call: \
                     ask with --tool NAME --arguments JSON";
@@ -254,16 +254,16 @@ mod tests {
         let (json, form) = (directory.path().join("json"), directory.path().join("form"));
         std::fs::write(&json, r#"{"mode":"try"}"#).unwrap();
         std::fs::write(&form, "mode=try").unwrap();
-        let operation = |headers: &[&str], body: &Path| {
+        let first = |headers: &[&str], body: &Path| {
             let headers: Vec<String> = headers.iter().map(|h| (*h).to_owned()).collect();
             let told = http(&snapshot(), "POST", "/a", &headers, Some(body)).unwrap();
-            let mut lines = told.lines.into_iter();
-            lines.find(|(name, _)| *name == "operation").unwrap().1
+            let (name, text) = told.lines.into_iter().next().unwrap();
+            format!("{name} {text}")
         };
         let typed = ["Content-Type: application/x-www-form-urlencoded"];
-        assert_eq!(operation(&[], &json), "a");
-        assert_eq!(operation(&typed, &form), "a");
-        assert_eq!(operation(&[], &form), "_undeclared", "no JSON");
+        assert_eq!(first(&[], &json), "operation a");
+        assert_eq!(first(&typed, &form), "operation a");
+        assert!(first(&[], &form).starts_with("refused 400 invalid_json: "), "no JSON");
     }
 
     #[test]

@@ -34,6 +34,29 @@ pub enum Target {
     },
 }
 
+impl Target {
+    /// Whether it is an HTTP request whose method [`is_safe`]. What a tool does its name does not say.
+    pub fn is_safe(&self) -> bool {
+        match self {
+            Self::Http { method, .. } => is_safe(method),
+            Self::Tool { .. } => false,
+        }
+    }
+}
+
+/// Whether HTTP calls a method safe, so that what nothing declares under it is a read (contract section
+/// 1; RFC 9110 section 9.2.1). `TRACE`, which is safe too, is refused before anybody asks; what other
+/// documents call safe (`QUERY`, `PROPFIND`) is a write until it is declared.
+pub fn is_safe(method: &http::Method) -> bool {
+    is_get(method) || *method == http::Method::OPTIONS
+}
+
+/// Whether a method is GET, or HEAD, which asks for what a GET would do. `OPTIONS` is safe and is neither:
+/// it asks what may be done with a path, and no upstream runs a GET for it.
+pub fn is_get(method: &http::Method) -> bool {
+    matches!(*method, http::Method::GET | http::Method::HEAD)
+}
+
 /// One condition of `match.where`: what is read, and what it must be.
 #[derive(Clone, Debug)]
 pub struct Condition {

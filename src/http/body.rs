@@ -26,7 +26,7 @@ pub enum BodyDoc {
     /// `application/x-www-form-urlencoded`, as an object of strings, and the names that two readers
     /// could resolve differently, in lower case.
     Form(Doc, Vec<String>),
-    /// Any other type; paths into it name nothing.
+    /// Any other type, or a form whose text is JSON; paths into it name nothing.
     Opaque,
 }
 
@@ -189,6 +189,12 @@ fn form(bytes: &Bytes) -> Result<BodyDoc, Refusal> {
     let mut further = pairs::further(bytes).map(pairs::name);
     if pairs.iter().any(|(name, _)| is_override(name)) || further.any(|name| is_override(&name)) {
         return Err(Refusal::MethodOverride);
+    }
+    // A reader who does not look at the type finds other members in it than a form's.
+    let is_json_too = matches!(bytes.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+    if is_json_too {
+        return Ok(BodyDoc::Opaque);
     }
     let mut doubled = doubled(pairs.iter().map(|(name, _)| name.as_str()));
     doubled.extend(parted_further(bytes, &pairs));

@@ -10,16 +10,21 @@ use http::{HeaderMap, Method};
 use super::Refused;
 use super::back::Terms;
 use super::live::Live;
+use super::places::{
+    has_key_twin, is_ambiguous, is_decided_by_readers, may_write, readers, reads_method,
+};
 use crate::call::refusal::Refusal;
-use crate::call::{Control, Oddity, Transport, effective_mode};
-use crate::contract::class::{Class, Level, Mode};
-use crate::contract::key::Key;
-use crate::contract::operation::Target;
+use crate::call::{Control, Head, Oddity, Transport, effective_mode};
+use crate::contract::class::{Class, Mode};
+use crate::contract::json::Value;
+use crate::contract::key::{Key, Place};
+use crate::contract::operation::{Operation, Target, is_get, is_safe};
 use crate::contract::path::Scope;
 use crate::contract::report::Report;
-use crate::http::body::RequestDoc;
+use crate::http::body::{RequestDoc, has_case_twin};
+use crate::http::encode;
 use crate::metrics::OperationMetrics;
-use crate::policy::{Choice, Found, Group, Served, Snapshot, Undeclared, choose};
+use crate::policy::{Choice, Found, Group, Served, Snapshot, Undeclared, choose, choose_each};
 
 /// What a call was matched to.
 pub(super) struct Chosen {
@@ -32,7 +37,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// What was chosen, as it is served; `class` is that of an undeclared call.
+    /// What was chosen, as it is served; `class` is that of a call for whose target nothing is declared.
     ///
     /// # Errors
     ///
@@ -57,6 +62,7 @@ impl Chosen {
                 })
             }
             Choice::Undeclared { strictest } => {
+                let class = class_of_unmatched(choice, class);
                 let (served, metrics) =
                     live.undeclared(transport, class).ok_or(Refusal::PolicyChanged)?;
                 let mode = effective_mode(sidecar, live.undeclared_mode());
@@ -106,21 +112,17 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Whether HTTP calls its method safe.
-    pub(super) fn is_safe(&self) -> bool {
-        matches!(*self.method, Method::GET | Method::HEAD | Method::OPTIONS)
-    }
-
-    /// The class of the declared GET that writes, and is spelt as this one is, or nearly so.
+    /// The class of the declared GET that writes, and is spelt as this one is, or nearly so. Only a GET
+    /// and a HEAD are taken for it.
     pub(super) fn folds_onto_write(&self, snapshot: &Snapshot) -> Option<Class> {
-        let folded = self.is_safe().then(|| snapshot.folds_onto_write(self.path)).flatten();
+        let folded = is_get(self.method).then(|| snapshot.folds_onto_write(self.path)).flatten();
         folded.map(|(class, _)| class)
     }
 
     /// What the call is where nothing is declared for its target: a safe method's is a read, unless the
     /// policy says otherwise, or the path folds onto a declared write (contract section 1).
     pub(super) fn undeclared_class(&self, snapshot: &Snapshot) -> Class {
-        if !self.is_safe() {
+        if !is_safe(self.method) {
             return Class::Irreversible;
         }
         let folded = self.folds_onto_write(snapshot);
@@ -129,51 +131,102 @@ impl Asked<'_> {
         })
     }
 
-    /// Which operation it is, of those that its target may be.
-    pub(super) fn choose<'g>(&self, groups: &[&'g Group], doc: &RequestDoc) -> Choice<'g> {
+    /// Whether its body decides what it is, or is a part of what is recorded.
+    pub(super) fn needs_body(&self, snapshot: &Snapshot, groups: &[&Group]) -> bool {
         match groups {
-            [] => Choice::Undeclared { strictest: None },
-            [group] => {
-                let scope =
-                    Scope { before: None, request: doc.request(), response: None, key: None };
-                choose(&Found::One(group), &scope)
-            }
-            groups => self.choose_among(groups, doc),
+            [] => self.undeclared_class(snapshot).is_write(),
+            groups => may_write(groups) || groups.iter().any(|group| group.reads_body),
         }
     }
 
-    /// Several templates match and none is more specific: each is asked with its own parameters, and
-    /// the most severe class that answers is taken (contract section 2, Variants).
-    fn choose_among<'g>(&self, groups: &[&'g Group], doc: &RequestDoc) -> Choice<'g> {
-        let mut declared: Option<&'g Arc<Served>> = None;
-        let mut strictest: Option<Level> = None;
-        for group in groups {
-            let params = parameters(std::slice::from_ref(group), self.path);
-            let own = RequestDoc::new(&params, self.query, self.headers, doc.body.clone());
-            let scope = Scope { before: None, request: own.request(), response: None, key: None };
-            match choose(&Found::One(group), &scope) {
-                Choice::Declared(served) => {
-                    let severity =
-                        |served: &Served| (served.operation.class, served.operation.confirm);
-                    if declared.is_none_or(|known| severity(known) < severity(served)) {
-                        declared = Some(served);
-                    }
-                }
-                Choice::Undeclared { strictest: level } => strictest = strictest.max(level),
+    /// Which operation it is, of those that its target may be.
+    pub(super) fn choose<'g>(&self, groups: &[&'g Group], doc: &RequestDoc) -> Choice<'g> {
+        let scope = |doc| Scope { before: None, request: doc, response: None, key: None };
+        match groups {
+            [] => Choice::Undeclared { strictest: None },
+            [group] => choose(&Found::One(group), &scope(doc.request())),
+            groups => {
+                let own = |group: &&'g Group| {
+                    let params = parameters(std::slice::from_ref(group), self.path);
+                    RequestDoc::new(&params, self.query, self.headers, doc.body.clone())
+                };
+                let docs: Vec<RequestDoc> = groups.iter().map(own).collect();
+                let scopes: Vec<Scope<'_>> = docs.iter().map(|doc| scope(doc.request())).collect();
+                let asked: Vec<(&'g Group, &Scope<'_>)> =
+                    groups.iter().copied().zip(&scopes).collect();
+                choose_each(&asked)
             }
-        }
-        match declared {
-            Some(served) => Choice::Declared(served),
-            None => Choice::Undeclared { strictest },
         }
     }
 }
 
-/// A refusal before a call was matched to one operation, with what is known: its operation where the
-/// target has only one.
-pub(super) fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
+/// The class of a call that no operation takes. `unknown` is that of one for whose target nothing is
+/// declared; at a target that is declared nothing gets a milder one than irreversible (contract section
+/// 2, Variants).
+pub(super) fn class_of_unmatched(choice: &Choice<'_>, unknown: Class) -> Class {
+    match choice {
+        Choice::Undeclared { strictest: Some(_) } => Class::Irreversible,
+        Choice::Declared(_) | Choice::Undeclared { strictest: None } => unknown,
+    }
+}
+
+/// What is wrong with how a plain HTTP call was matched, if anything; `operation` is the declared one
+/// that it is. What decides between a read and a write may not be read in two ways, whatever it decided.
+pub(super) fn match_fault(
+    groups: &[&Group],
+    operation: Option<&Operation>,
+    doc: &RequestDoc,
+) -> Option<Refusal> {
+    if is_decided_by_readers(groups, doc) {
+        Some(Refusal::AmbiguousMember)
+    } else if doc.overrides_method() && !operation.is_some_and(reads_method) {
+        Some(Refusal::MethodOverride)
+    } else {
+        None
+    }
+}
+
+/// What is wrong with the key of a plain HTTP write, or with what its rules read. A key in the carrier's
+/// place goes into `control`.
+pub(super) fn write_fault(
+    operation: &Operation,
+    head: &Head,
+    doc: &RequestDoc,
+    control: &mut Control,
+) -> Option<Refusal> {
+    let carried = encode::carried_key(&operation.carrier, head, doc.body.value());
+    let is_twofold = is_ambiguous(operation, doc) || has_key_twin(operation, doc);
+    keyed(control, carried).or_else(|| is_twofold.then_some(Refusal::AmbiguousMember))
+}
+
+/// As [`write_fault`], of a tool's call.
+pub(super) fn tool_fault(
+    operation: &Operation,
+    arguments: Value<'_>,
+    control: &mut Control,
+) -> Option<Refusal> {
+    let place = match &operation.carrier.place {
+        Place::Argument(name) => Some(name.as_str()),
+        Place::BodyPointer { .. } | Place::Header(_) | Place::Query(_) | Place::Unsupported => None,
+    };
+    let carried = place.and_then(|name| arguments.get(name)).map_or(Ok(None), encode::key_value);
+    let is_twofold = readers(operation).any(|(_, names)| has_case_twin(arguments, &names))
+        || place.is_some_and(|name| arguments.has_twin(name));
+    keyed(control, carried).or_else(|| is_twofold.then_some(Refusal::AmbiguousMember))
+}
+
+/// The operation of a call that is refused before it is matched: the only one that its target may be.
+pub(super) fn sole<'g>(groups: &[&'g Group]) -> Option<&'g Arc<Served>> {
     let mut operations = groups.iter().flat_map(|group| &group.operations);
-    let (Some(served), None) = (operations.next(), operations.next()) else {
+    match (operations.next(), operations.next()) {
+        (Some(served), None) => Some(served),
+        (_, _) => None,
+    }
+}
+
+/// A refusal before a call was matched to one operation, with what is known ([`sole`]).
+pub(super) fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Refused> {
+    let Some(served) = sole(groups) else {
         return refusal.into();
     };
     let operation = &served.operation;
@@ -190,11 +243,15 @@ pub(super) fn known(live: &Live, groups: &[&Group], refusal: Refusal) -> Box<Ref
 }
 
 /// The caller's key, from wherever it came; two that differ are a conflict.
-pub(super) fn merge_key(control: &mut Control, carried: Option<Key>, faults: &mut Vec<Refusal>) {
+fn keyed(control: &mut Control, carried: Result<Option<Key>, Refusal>) -> Option<Refusal> {
     match (&control.key, carried) {
-        (Some(given), Some(carried)) if *given != carried => faults.push(Refusal::KeyConflict),
-        (None, Some(carried)) => control.key = Some(carried),
-        (_, _) => {}
+        (_, Err(refusal)) => Some(refusal),
+        (Some(given), Ok(Some(carried))) if *given != carried => Some(Refusal::KeyConflict),
+        (None, Ok(carried)) => {
+            control.key = carried;
+            None
+        }
+        (Some(_), Ok(_)) => None,
     }
 }
 

@@ -10,8 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 
 use super::back::{Terms, ways_back};
-use super::choose::{Asked, is_allowed, merge_key, parameters, read_otherwise};
-use super::places::{has_key_twin, is_ambiguous, is_decided_by_readers, reads_method};
+use super::choose::{
+    Asked, class_of_unmatched, is_allowed, match_fault, parameters, read_otherwise, sole,
+    tool_fault, write_fault,
+};
+use super::places::{Read, is_decided_by_twins};
 use crate::call::refusal::Refusal;
 use crate::call::{Control, Head};
 use crate::contract::class::{Class, Mode};
@@ -21,74 +24,109 @@ use crate::contract::operation::Operation;
 use crate::contract::path::{Request, Scope};
 use crate::contract::prefill::WaysBack;
 use crate::contract::undo::resolve_draft;
-use crate::http::body::{BodyDoc, RequestDoc};
+use crate::http::body::{BodyDoc, RequestDoc, has_case_twin};
 use crate::http::decode::Decoded;
 use crate::http::encode;
 use crate::http::signature::{Change, broken_by};
-use crate::policy::{self, Choice, Explained, Found, Imagined, Snapshot, choose, explain};
+use crate::policy::{
+    self, Choice, Explained, Found, Imagined, Snapshot, choose, explain, explain_unmatched,
+};
 
-/// Explains a tool's call.
+/// Explains a tool's call, and the refusal that it would get under a policy that is enforced.
 pub fn tool(snapshot: &Snapshot, name: &str, arguments: Value<'_>) -> Explained {
     let found = snapshot.find_tool(name).map_or(Found::None, Found::One);
     let request = Request::Arguments(arguments);
     let scope = Scope { before: None, request, response: None, key: None };
     let choice = choose(&found, &scope);
+    let is_twin = |(_, names): &Read| has_case_twin(arguments, names);
+    let refusal = match &choice {
+        _ if mode_of(snapshot, &choice) == Mode::Observe => None,
+        Choice::Undeclared { .. } if snapshot.undeclared() == policy::Undeclared::Refuse => {
+            Some(Refusal::Undeclared)
+        }
+        _ if is_decided_by_twins(found.groups(), is_twin) => Some(Refusal::AmbiguousMember),
+        Choice::Declared(served) if served.operation.class.is_write() => {
+            tool_fault(&served.operation, arguments, &mut Control::default())
+        }
+        Choice::Declared(_) | Choice::Undeclared { .. } => None,
+    };
     let undeclared = Undeclared { class: Class::Irreversible, is_folded: false };
-    told(snapshot, &found, choice, request, undeclared, Stage::Effect)
+    let stage = if refusal.is_some() { Stage::Refused } else { Stage::Effect };
+    refused(told(snapshot, &found, choice, request, undeclared, stage), refusal)
 }
 
 /// Explains a plain HTTP call, and the refusal that it would get under a policy that is enforced.
 /// Operations that only observe refuse nothing but a draft form that is not there.
 ///
-/// `method`, `uri` and `headers` are the call as it was given, `decoded` is what was read of it.
+/// `method` and `uri` are the call as it was given, `decoded` is what was read of it.
 pub fn http(
     snapshot: &Snapshot,
     method: &Method,
     uri: &Uri,
-    headers: &HeaderMap,
     decoded: Result<Decoded, Refusal>,
     bytes: &Bytes,
 ) -> Explained {
-    let headers = decoded.as_ref().map_or(headers, |decoded| &decoded.head.headers);
+    let Decoded { head, control, oddity, .. } = match decoded {
+        Ok(decoded) => decoded,
+        // Nobody asks what a call is that is not read.
+        Err(refusal) => return refused(explain_unmatched(None), Some(refusal)),
+    };
     let (path, query) = (uri.path(), uri.query());
-    let asked = Asked { method, path, query, headers };
+    let asked = Asked { method, path, query, headers: &head.headers };
     let found = snapshot.find_http(method, path);
     let groups = found.groups();
     let operations = || groups.iter().flat_map(|group| &group.operations);
-    let undeclared = asked.undeclared_class(snapshot);
-    let needs_body = match groups {
-        [] => undeclared != Class::Read,
-        groups => {
-            operations().any(|served| served.operation.class.is_write())
-                || groups.iter().any(|group| group.reads_body)
-        }
+    let mode = operations().map(|served| served.operation.mode).max();
+    let is_enforced = mode.unwrap_or_else(|| snapshot.undeclared_mode()) == Mode::Enforce;
+    let unmatched = |refusal| refused(explain_unmatched(sole(groups)), Some(refusal));
+    let odd = match oddity {
+        Some(oddity) if !is_allowed(&oddity, groups) => Some(oddity.into_refusal()),
+        Some(_) | None => read_otherwise(snapshot, method, path),
     };
+    if let Some(refusal) = odd.filter(|_| is_enforced) {
+        return unmatched(refusal);
+    }
     let most = operations().filter_map(|served| served.operation.max_body_bytes).max();
     let body = match most {
-        _ if !needs_body => Ok(BodyDoc::None),
-        Some(most) if bytes.len() > most => Err(Refusal::BodyTooLarge(most)),
-        Some(_) | None => BodyDoc::read(headers, bytes),
+        _ if !asked.needs_body(snapshot, groups) => BodyDoc::None,
+        Some(most) if bytes.len() > most => return unmatched(Refusal::BodyTooLarge(most)),
+        Some(_) | None => match BodyDoc::read(&head.headers, bytes) {
+            Ok(body) => body,
+            Err(refusal) if is_enforced => return unmatched(refusal),
+            Err(_) => BodyDoc::Opaque,
+        },
     };
-    let (body, unread) = match body {
-        Ok(body) => (body, None),
-        Err(refusal) => (BodyDoc::Opaque, Some(refusal)),
-    };
-    let doc = RequestDoc::new(&parameters(groups, path), query, headers, body);
+    let doc = RequestDoc::new(&parameters(groups, path), query, &head.headers, body);
     let choice = asked.choose(groups, &doc);
-    let stage = match &decoded {
-        Ok(decoded) if decoded.control.stage => Stage::Draft,
-        Ok(_) | Err(_) => Stage::Effect,
+    let undeclared = Undeclared {
+        class: asked.undeclared_class(snapshot),
+        is_folded: asked.folds_onto_write(snapshot).is_some(),
     };
-    let refusal = match &decoded {
-        Err(refusal) => Some(refusal.clone()),
-        Ok(decoded) => {
-            let form = Form { snapshot, found: &found, choice: &choice, undeclared, doc: &doc };
-            form.refusal(decoded, unread, bytes)
-        }
+    let form = Form {
+        snapshot,
+        found: &found,
+        choice: &choice,
+        class: match &choice {
+            Choice::Declared(served) => served.operation.class,
+            Choice::Undeclared { .. } => class_of_unmatched(&choice, undeclared.class),
+        },
+        doc: &doc,
+        head: &head,
+        control: &control,
+        is_enforced,
+        has_body: !bytes.is_empty(),
     };
-    let is_folded = asked.folds_onto_write(snapshot).is_some();
-    let undeclared = Undeclared { class: undeclared, is_folded };
-    let mut told = told(snapshot, &found, choice, doc.request(), undeclared, stage);
+    let (refusal, stage) = match form.refusal() {
+        Some((refusal, Stage::Effect)) => (Some(refusal), Stage::Effect),
+        Some((refusal, Stage::Draft | Stage::Refused)) => (Some(refusal), Stage::Refused),
+        None if control.stage => (None, Stage::Draft),
+        None => (None, Stage::Effect),
+    };
+    refused(told(snapshot, &found, choice, doc.request(), undeclared, stage), refusal)
+}
+
+/// Says first of all that it would be refused, if it would.
+fn refused(mut told: Explained, refusal: Option<Refusal>) -> Explained {
     if let Some(refusal) = refusal {
         let why =
             format!("{} {}: {}", refusal.status(), refusal.envelope_code(), refusal.message());
@@ -97,11 +135,22 @@ pub fn http(
     told
 }
 
-/// Which form is asked for.
+fn mode_of(snapshot: &Snapshot, choice: &Choice<'_>) -> Mode {
+    match choice {
+        Choice::Declared(served) => served.operation.mode,
+        Choice::Undeclared { .. } => snapshot.undeclared_mode(),
+    }
+}
+
+/// As what a call is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Its draft form, which it asks for.
     Draft,
+    /// Itself, as what its ways back leave of its class.
     Effect,
+    /// Itself, refused before its ways back are asked about.
+    Refused,
 }
 
 /// What a call is where nothing is declared for it.
@@ -125,6 +174,9 @@ fn told(
             let back = ways_back(snapshot, &served.operation, request);
             (Terms::declared(&served.operation).with(&back, snapshot), back)
         }
+        (Choice::Declared(served), Stage::Refused) => {
+            (Terms::declared(&served.operation), WaysBack::default())
+        }
         // The draft form is under its own operation's gates.
         (Choice::Declared(served), Stage::Draft) => {
             let draft = served.operation.draft.as_ref();
@@ -133,7 +185,7 @@ fn told(
             (Terms::declared(operation), WaysBack::default())
         }
         (Choice::Undeclared { strictest }, _) => {
-            let class = if strictest.is_some() { Class::Irreversible } else { undeclared.class };
+            let class = class_of_unmatched(&choice, undeclared.class);
             let level = snapshot.undeclared_level();
             let level = strictest.map_or(level, |strictest| level.max(strictest));
             (Terms { class, level }, WaysBack::default())
@@ -150,95 +202,69 @@ struct Form<'a> {
     snapshot: &'a Snapshot,
     found: &'a Found<'a>,
     choice: &'a Choice<'a>,
-    /// What it is where nothing is declared for it.
-    undeclared: Class,
+    class: Class,
     doc: &'a RequestDoc,
+    head: &'a Head,
+    control: &'a Control,
+    /// The rules stop some call of its target.
+    is_enforced: bool,
+    has_body: bool,
 }
 
 impl Form<'_> {
-    /// The refusal for its form; `None` if that is sound. `unread` says why its body is not read.
-    fn refusal(
-        &self,
-        decoded: &Decoded,
-        unread: Option<Refusal>,
-        bytes: &Bytes,
-    ) -> Option<Refusal> {
-        let Decoded { head, control, oddity, .. } = decoded;
+    /// The refusal for its form, and as what it is refused; `None` if that is sound.
+    fn refusal(&self) -> Option<(Refusal, Stage)> {
         let groups = self.found.groups();
-        let operations = || groups.iter().flat_map(|group| &group.operations);
-        let mode = operations().map(|served| served.operation.mode).max();
-        let is_enforced = mode.unwrap_or_else(|| self.snapshot.undeclared_mode()) == Mode::Enforce;
-        let odd = match oddity {
-            Some(oddity) if !is_allowed(oddity, groups) => Some(oddity.clone().into_refusal()),
-            Some(_) | None => read_otherwise(self.snapshot, &head.method, head.path()),
-        };
-        if is_enforced && odd.is_some() {
-            return odd;
-        }
-        let no_draft = || control.stage.then_some(Refusal::NoDraftForm);
-        if groups.is_empty() && self.undeclared == Class::Read {
-            let has_body = is_enforced && !bytes.is_empty();
-            return has_body.then_some(Refusal::UndeclaredBody).or_else(no_draft);
-        }
-        let is_too_large = matches!(unread, Some(Refusal::BodyTooLarge(_)));
-        if (is_enforced || is_too_large) && unread.is_some() {
-            return unread;
-        }
         let operation = match self.choice {
-            Choice::Declared(served) => &served.operation,
-            Choice::Undeclared { .. } => {
-                let is_refused =
-                    is_enforced && self.snapshot.undeclared() == policy::Undeclared::Refuse;
-                return is_refused.then_some(Refusal::Undeclared).or_else(no_draft);
-            }
+            Choice::Declared(served) => Some(&served.operation),
+            Choice::Undeclared { .. } => None,
         };
-        let is_enforced = operation.mode == Mode::Enforce;
-        if is_enforced && is_decided_by_readers(groups, self.doc) {
-            return Some(Refusal::AmbiguousMember);
+        let is_own_enforced = mode_of(self.snapshot, self.choice) == Mode::Enforce;
+        let is_write = self.class.is_write();
+        let is_undeclared = operation.is_none() && is_write && is_own_enforced;
+        if is_undeclared && self.snapshot.undeclared() == policy::Undeclared::Refuse {
+            return Some((Refusal::Undeclared, Stage::Refused));
         }
-        if is_enforced && self.doc.overrides_method() && !reads_method(operation) {
-            return Some(Refusal::MethodOverride);
+        if self.is_enforced && groups.is_empty() && !is_write && self.has_body {
+            return Some((Refusal::UndeclaredBody, Stage::Refused));
         }
-        let fault = if is_enforced && operation.class.is_write() {
-            write_fault(operation, head, control.clone(), self.doc)
-        } else {
-            None
+        let fault = match_fault(groups, operation, self.doc);
+        if let Some(fault) = fault.filter(|_| self.is_enforced) {
+            return Some((fault, Stage::Refused));
+        }
+        let mut control = self.control.clone();
+        let declared = operation.filter(|operation| operation.class.is_write());
+        let Some(operation) = declared else {
+            return control.stage.then_some((Refusal::NoDraftForm, Stage::Refused));
         };
-        fault.or_else(|| match &operation.draft {
-            _ if !control.stage => None,
-            Some(draft) if operation.class.is_write() => {
+        let fault = write_fault(operation, self.head, self.doc, &mut control);
+        if let Some(fault) = fault.filter(|_| is_own_enforced) {
+            return Some((fault, Stage::Refused));
+        }
+        if !control.stage {
+            let fault = carry_fault(operation, self.head, control, self.doc);
+            return fault.filter(|_| is_own_enforced).map(|fault| (fault, Stage::Effect));
+        }
+        let refusal = match &operation.draft {
+            None => Refusal::NoDraftForm,
+            Some(draft) => {
                 let request = self.doc.request();
                 let scope = Scope { before: None, request, response: None, key: None };
                 let missing = resolve_draft(draft, &scope).err()?;
-                Some(Refusal::DraftArgumentMissing(missing.to_string()))
+                Refusal::DraftArgumentMissing(missing.to_string())
             }
-            Some(_) | None => Some(Refusal::NoDraftForm),
-        })
+        };
+        Some((refusal, Stage::Refused))
     }
 }
 
-/// What is wrong with a write's key or its place.
-fn write_fault(
+/// What keeps the key out of its place.
+fn carry_fault(
     operation: &Operation,
     head: &Head,
-    mut control: Control,
+    control: Control,
     doc: &RequestDoc,
 ) -> Option<Refusal> {
-    let mut faults = Vec::new();
-    match encode::carried_key(&operation.carrier, head, doc.body.value()) {
-        Ok(carried) => merge_key(&mut control, carried, &mut faults),
-        Err(refusal) => faults.push(refusal),
-    }
-    if is_ambiguous(operation, doc) || has_key_twin(operation, doc) {
-        faults.push(Refusal::AmbiguousMember);
-    }
-    if let Some(refusal) = faults.into_iter().next() {
-        return Some(refusal);
-    }
-    // A staged call is carried as its draft.
-    if control.stage {
-        return None;
-    }
     let key = match control.key {
         Some(key) => key,
         // As long as an entry's id, which is what goes in where the caller gives no key.

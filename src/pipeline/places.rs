@@ -16,23 +16,23 @@ use crate::policy::Group;
 /// A place that a rule reads: the section of an HTTP request, or `arguments`, and the names below it.
 pub(super) type Read = (&'static str, Vec<String>);
 
-/// Whether a condition reads what two readers resolve differently, at a target that may be a write: one
-/// is declared there, or what no variant takes is undeclared and a write by its method.
-pub(super) fn is_decided_by_twins(groups: &[&Group], is_twin: impl Fn(&Read) -> bool) -> bool {
-    let operations = || groups.iter().flat_map(|group| &group.operations);
-    let is_open = || {
-        operations().all(|served| !served.operation.conditions.is_empty())
-            && operations().any(|served| !is_safe(&served.operation.target))
+/// Whether a call of a declared target may be a write: one is declared there, or each variant has
+/// conditions, and a call that none of them takes is irreversible, whatever its method (contract section
+/// 2, Variants).
+pub(super) fn may_write(groups: &[&Group]) -> bool {
+    let is_open = |group: &Group| {
+        group.operations.iter().all(|served| !served.operation.conditions.is_empty())
     };
-    (operations().any(|served| served.operation.class.is_write()) || is_open())
-        && operations().any(|served| conditions(&served.operation).any(|read| is_twin(&read)))
+    groups.iter().any(|group| {
+        group.operations.iter().any(|served| served.operation.class.is_write()) || is_open(group)
+    })
 }
 
-fn is_safe(target: &Target) -> bool {
-    match target {
-        Target::Http { method, .. } => matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS"),
-        Target::Tool { .. } => false,
-    }
+/// Whether a condition reads what two readers resolve differently, at a target that may be a write.
+pub(super) fn is_decided_by_twins(groups: &[&Group], is_twin: impl Fn(&Read) -> bool) -> bool {
+    let mut operations = groups.iter().flat_map(|group| &group.operations);
+    may_write(groups)
+        && operations.any(|served| conditions(&served.operation).any(|read| is_twin(&read)))
 }
 
 /// As [`is_decided_by_twins`], of a plain HTTP call. A name in the query that conditions look for in the

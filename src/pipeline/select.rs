@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use super::ask::Ask;
 use super::audit;
 use super::back::{Terms, ways_back};
-use super::choose::{Asked, Chosen, is_allowed, known, merge_key, parameters, read_otherwise};
+use super::choose::{
+    Asked, Chosen, is_allowed, known, match_fault, parameters, read_otherwise, write_fault,
+};
 use super::live::{Live, Matched};
-use super::places::{has_key_twin, is_ambiguous, is_decided_by_readers, reads_method};
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Attempt, Form, Read, Refused, Shared, Write};
@@ -31,7 +32,7 @@ use crate::contract::prefill::WaysBack;
 use crate::contract::report::Report;
 use crate::http::body::{BodyDoc, RequestDoc, essence};
 use crate::http::encode;
-use crate::policy::{Choice, Found, Group};
+use crate::policy::{Found, Group};
 
 pub use tool::UNPINNED;
 
@@ -215,30 +216,18 @@ impl<R> Select<R> {
         let class = asked.undeclared_class(&live.snapshot);
         let chosen_of = |doc: &RequestDoc| {
             let choice = asked.choose(groups, doc);
-            // Of a target that has variants, none of which the call is.
-            let class = match choice {
-                Choice::Undeclared { strictest: Some(_) } => Class::Irreversible,
-                Choice::Declared(_) | Choice::Undeclared { strictest: None } => class,
-            };
             Chosen::of(&choice, Transport::Http, class, &live, self.shared.settings.mode)
         };
-        let needs_body = if groups.is_empty() {
-            class != Class::Read
-        } else {
-            operations().any(|served| served.operation.class.is_write())
-                || groups.iter().any(|group| group.reads_body)
-        };
-        if !needs_body {
+        if !asked.needs_body(&live.snapshot, groups) {
             let params = parameters(groups, head.path());
             let doc = RequestDoc::new(&params, head.query(), &head.headers, BodyDoc::None);
             let chosen = chosen_of(&doc)?;
-            // One that two readers read otherwise is judged below, with its body.
-            if chosen.terms.class == Class::Read && !is_decided_by_readers(groups, &doc) {
+            if chosen.terms.class == Class::Read {
                 let mut would = would;
                 if groups.is_empty() && !body.is_in_memory() {
                     if mode == Mode::Enforce {
                         turn_away(&head, body).await;
-                        return Err(Refusal::UndeclaredBody.into());
+                        return Err(chosen.refused(Refusal::UndeclaredBody));
                     }
                     would = would.or(Some(Refusal::UndeclaredBody.code()));
                 }
@@ -261,15 +250,7 @@ impl<R> Select<R> {
         let params = parameters(groups, head.path());
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = chosen_of(&doc)?;
-        // What decides between a read and a write may not be read in two ways, whatever it decided.
-        let fault = if is_decided_by_readers(groups, &doc) {
-            Some(Refusal::AmbiguousMember)
-        } else if doc.overrides_method() && !reads_method(&chosen.served.operation) {
-            Some(Refusal::MethodOverride)
-        } else {
-            None
-        };
-        let would = match fault {
+        let would = match match_fault(groups, Some(&chosen.served.operation), &doc) {
             Some(refusal) if mode == Mode::Enforce => return Err(chosen.refused(refusal)),
             fault => would.or(fault.map(|refusal| refusal.code())).or(chosen.would),
         };
@@ -294,15 +275,7 @@ impl<R> Select<R> {
         mut would: Option<&'static str>,
     ) -> Result<Selected, Box<Refused>> {
         let operation = &chosen.served.operation;
-        let mut faults = Vec::new();
-        match encode::carried_key(&operation.carrier, &head, doc.body.value()) {
-            Ok(carried) => merge_key(&mut control, carried, &mut faults),
-            Err(refusal) => faults.push(refusal),
-        }
-        if is_ambiguous(operation, &doc) || has_key_twin(operation, &doc) {
-            faults.push(Refusal::AmbiguousMember);
-        }
-        if let Some(refusal) = faults.into_iter().next() {
+        if let Some(refusal) = write_fault(operation, &head, &doc, &mut control) {
             if chosen.mode == Mode::Enforce {
                 return Err(chosen.refused(refusal));
             }

@@ -230,10 +230,7 @@ impl<'d> CatalogEntry<'d> {
 
     /// Whether it is an HTTP request with a safe method.
     pub(super) fn is_safe(&self) -> bool {
-        matches!(
-            &self.target,
-            Target::Http { method, .. } if matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS")
-        )
+        self.target.is_safe()
     }
 
     /// Whether the catalog declares its effect.

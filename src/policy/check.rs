@@ -72,14 +72,9 @@ pub(super) fn class_of(declared: &Declared<'_>, get_writes: bool) -> (Class, Kin
     (class, kind.unwrap_or(implied))
 }
 
-/// Whether the method is one that HTTP calls safe.
-pub(super) fn is_safe(declared: &Declared<'_>) -> bool {
-    match &declared.target {
-        Some(Target::Http { method, .. }) => {
-            matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS")
-        }
-        Some(Target::Tool { .. }) | None => false,
-    }
+/// Whether it is a request whose method HTTP calls safe.
+fn is_safe(declared: &Declared<'_>) -> bool {
+    declared.target.as_ref().is_some_and(Target::is_safe)
 }
 
 /// The level by class that a file's defaults give.

@@ -126,7 +126,7 @@ fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &m
 fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
     let was = &before.operation;
     // What is not declared is irreversible, or a read by its method.
-    let becomes_read = is_safe(was) && !new.undeclared_get_writes();
+    let becomes_read = was.target.is_safe() && !new.undeclared_get_writes();
     let is_weaker = (becomes_read && was.class.is_write())
         || Undeclared::Confirm(was.confirm) > new.undeclared();
     changes.push(Change {
@@ -152,7 +152,7 @@ fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
 
 /// Whether calls that were undeclared are judged milder as this operation's.
 fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
-    let was_read = is_safe(is) && !old.undeclared_get_writes();
+    let was_read = is.target.is_safe() && !old.undeclared_get_writes();
     !was_read
         && (is.class < Class::Irreversible
             || Undeclared::Confirm(is.confirm) < old.undeclared()
@@ -192,13 +192,6 @@ fn shadows(operation: &Operation, old: &Snapshot) -> bool {
             |is: &Operation| is.class < was.class || is.confirm < was.confirm || is.mode < was.mode;
         was.id != operation.id && is_milder(operation)
     })
-}
-
-fn is_safe(operation: &Operation) -> bool {
-    match &operation.target {
-        Target::Http { method, .. } => matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS"),
-        Target::Tool { .. } => false,
-    }
 }
 
 fn summary(served: &Served) -> String {

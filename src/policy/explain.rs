@@ -2,12 +2,14 @@
 //! taken back. Nothing is sent.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crate::contract::class::{Class, Level};
 use crate::contract::json::write_string;
 use crate::contract::key::Place;
 use crate::contract::operation::{Argument, Condition, Deadline, Mapping, Target, Test};
 use crate::contract::path::{Path, Request, Root, Scope};
+use crate::contract::report::Report;
 use crate::contract::undo::Unavailable;
 
 use super::route::{Choice, Found, is_satisfied};
@@ -116,6 +118,23 @@ pub fn explain(snapshot: &Snapshot, call: &Imagined<'_>) -> Explained {
             told.add("undo", "none");
         }
     }
+    told
+}
+
+/// Explains a call that is refused before it is matched: `sole` is the only operation that its target may
+/// be. Without one it is what is reported of a call of which nothing is known.
+pub fn explain_unmatched(sole: Option<&Arc<Served>>) -> Explained {
+    let mut told = Explained::default();
+    let report = match sole {
+        Some(served) => Report::new(served.operation.class, served.operation.id.clone()),
+        None => Report::default(),
+    };
+    told.add("operation", report.operation.as_str());
+    if let Some(served) = sole {
+        told.add("declared", format!("{}:{}", served.file, served.line));
+    }
+    told.add("rule", "it is refused before it is matched");
+    told.add("class", report.class.as_str());
     told
 }
 

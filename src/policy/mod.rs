@@ -56,11 +56,11 @@ pub use codes::{codes, explain_code};
 pub use diagnostic::{Diagnostic, Severity, Source};
 pub use diff::{Change, diff};
 pub use effect_spec::Ceiling;
-pub use explain::{Explained, Imagined, explain};
+pub use explain::{Explained, Imagined, explain, explain_unmatched};
 pub use file::Undeclared;
 pub use folder::{MAX_FILES, MAX_TOTAL, folders, load, load_within};
 pub use import::{Imported, import_openapi, import_tools};
-pub use route::{Choice, Found, Group, choose, is_satisfied};
+pub use route::{Choice, Found, Group, choose, choose_each, is_satisfied};
 pub use tree::{MAX_FILE, Span};
 pub use watch::{Faulty, Poll, READ_EVERY, Watch};
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::contract::assertion::equal;
 use crate::contract::class::{Class, Level};
 use crate::contract::json::{Kind, Value};
-use crate::contract::operation::{Condition, Target, Test};
+use crate::contract::operation::{Condition, Target, Test, is_get, is_safe};
 use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
 use crate::contract::template::{Part, Specificity, Template};
 
@@ -56,6 +56,13 @@ impl Group {
         self.has_conditions |= !operation.conditions.is_empty();
         self.reads_body |= operation.conditions.iter().any(reads_body);
         self.operations.push(served);
+    }
+
+    fn template(&self) -> Option<&Template> {
+        match &self.operations.first()?.operation.target {
+            Target::Http { template, .. } => Some(template),
+            Target::Tool { .. } => None,
+        }
     }
 }
 
@@ -103,33 +110,78 @@ pub enum Choice<'a> {
 /// conditions is the least. Of two that this leaves, the more severe class stands, then the
 /// stricter level, then the earlier declaration. A call that satisfies no variant is undeclared.
 /// Conditions separate variants of one target; of two templates that no rule separates, each gives
-/// its own, and the more severe one stands, however many conditions the milder one has.
+/// its own, and the more severe one stands, however many conditions the milder one has: that no
+/// variant of the other takes the call is the most severe of all.
 ///
 /// A request that cannot be read satisfies no condition. It is then the plain form only where that
 /// is at least as severe and strict as every variant: a body that we cannot read and the upstream
-/// can must not be a way to a milder class.
+/// can must not be a way to a milder class. The same holds of a value that a laxer reader takes for
+/// the one that a variant asks for (`may_be_satisfied`).
 pub fn choose<'a>(found: &Found<'a>, scope: &Scope<'_>) -> Choice<'a> {
-    let mut strictest: Option<Level> = None;
-    let mut most_severe = Class::Read;
-    for group in found.groups() {
-        strictest = Some(strictest.map_or(group.strictest, |level| level.max(group.strictest)));
-        let classes = group.operations.iter().map(|served| served.operation.class);
-        most_severe = most_severe.max(classes.max().unwrap_or(Class::Read));
+    match found {
+        Found::None => Choice::Undeclared { strictest: None },
+        Found::One(group) => {
+            let best = most_specific(group, scope);
+            judged(best, [(*group, scope)].into_iter(), false)
+        }
+        Found::Several(groups) => {
+            let asked: Vec<(&Group, &Scope<'_>)> =
+                groups.iter().map(|group| (*group, scope)).collect();
+            choose_each(&asked)
+        }
     }
-    let best = match found.groups() {
-        [] => None,
-        [only] => most_specific(only, scope),
-        several => most_severe_of(several, scope),
-    };
+}
+
+/// As [`choose`] of several templates, each asked with the request as its own parameters read it.
+pub fn choose_each<'a>(asked: &[(&'a Group, &Scope<'_>)]) -> Choice<'a> {
+    let own: Vec<(&'a Group, Option<&'a Arc<Served>>)> =
+        asked.iter().map(|(group, scope)| (*group, most_specific(group, scope))).collect();
+    let mut best: Option<&'a Arc<Served>> = None;
+    let mut is_open = false;
+    for (group, _) in &own {
+        // Templates that are the same but for the names of their parameters are one target.
+        let of_target = own.iter().filter(|(other, _)| is_same(other, group));
+        let taken = of_target
+            .filter_map(|(_, served)| *served)
+            .reduce(|known, other| if beats(other, known) { other } else { known });
+        is_open |= taken.is_none();
+        if let Some(served) = taken
+            && best.is_none_or(|best| severity(served) > severity(best))
+        {
+            best = Some(served);
+        }
+    }
+    judged(best, asked.iter().copied(), is_open)
+}
+
+/// What was found, unless the call may be something more severe: `is_open` says that no variant of some
+/// target takes it.
+fn judged<'a, 's>(
+    best: Option<&'a Arc<Served>>,
+    asked: impl Iterator<Item = (&'a Group, &'s Scope<'s>)> + Clone,
+    is_open: bool,
+) -> Choice<'a> {
+    let strictest = asked.clone().map(|(group, _)| group.strictest).max();
     let Some(best) = best else { return Choice::Undeclared { strictest } };
-    let is_readable = !matches!(scope.request, Request::Unreadable);
-    let is_strictest = best.operation.class >= most_severe
-        && strictest.is_none_or(|strictest| best.operation.confirm >= strictest);
-    if is_readable || is_strictest {
-        Choice::Declared(best)
-    } else {
-        Choice::Undeclared { strictest }
-    }
+    let (class, level) = severity(best);
+    let is_milder = |(other, stricter): (Class, Level)| class < other || level < stricter;
+    let may_be_worse = (is_open && is_milder((Class::Irreversible, strictest.unwrap_or(level))))
+        || asked.into_iter().filter(|(group, _)| group.has_conditions).any(|(group, scope)| {
+            let is_own = group.operations.iter().any(|other| std::ptr::eq(&**other, &**best));
+            group.operations.iter().any(|other| {
+                // One with fewer conditions is beaten, whether the call satisfies them or not.
+                let (count, most) =
+                    (other.operation.conditions.len(), best.operation.conditions.len());
+                is_milder(severity(other))
+                    && (!is_own || count >= most)
+                    && may_be_taken_for(other, scope)
+            })
+        });
+    if may_be_worse { Choice::Undeclared { strictest } } else { Choice::Declared(best) }
+}
+
+fn severity(served: &Served) -> (Class, Level) {
+    (served.operation.class, served.operation.confirm)
 }
 
 /// More specific first, then more severe; equal ranks keep the earlier one.
@@ -151,33 +203,15 @@ fn most_specific<'a>(group: &'a Group, scope: &Scope<'_>) -> Option<&'a Arc<Serv
     best
 }
 
-/// What a request is of templates that no rule separates. Those that are the same but for the names
-/// of their parameters are one target.
-fn most_severe_of<'a>(groups: &[&'a Group], scope: &Scope<'_>) -> Option<&'a Arc<Served>> {
-    let found: Vec<&Arc<Served>> =
-        groups.iter().filter_map(|group| most_specific(group, scope)).collect();
-    let is_beaten =
-        |own: &Served| found.iter().any(|other| is_same(other, own) && beats(other, own));
-    let mut best: Option<&Arc<Served>> = None;
-    for served in found.iter().copied().filter(|served| !is_beaten(served)) {
-        let severity = |served: &Served| (served.operation.class, served.operation.confirm);
-        if best.is_none_or(|best| severity(served) > severity(best)) {
-            best = Some(served);
-        }
-    }
-    best
-}
-
 fn beats(left: &Served, right: &Served) -> bool {
     (rank(left), std::cmp::Reverse(left.index)) > (rank(right), std::cmp::Reverse(right.index))
 }
 
-fn is_same(left: &Served, right: &Served) -> bool {
-    match (&left.operation.target, &right.operation.target) {
-        (Target::Http { template: left, .. }, Target::Http { template: right, .. }) => {
-            left.specificity(right) == Specificity::Same
-        }
-        (_, _) => false,
+/// Whether two groups are one target: their templates take the same paths.
+fn is_same(left: &Group, right: &Group) -> bool {
+    match (left.template(), right.template()) {
+        (Some(left), Some(right)) => left.specificity(right) == Specificity::Same,
+        (_, _) => std::ptr::eq(left, right),
     }
 }
 
@@ -196,6 +230,49 @@ pub fn is_satisfied(condition: &Condition, scope: &Scope<'_>) -> bool {
             && value.elements().next().is_some();
     }
     holds(&condition.test, value)
+}
+
+/// Whether a laxer reader takes a call for a variant that it is not: it satisfies each condition or seems
+/// to, and one only seems to be satisfied.
+fn may_be_taken_for(served: &Served, scope: &Scope<'_>) -> bool {
+    let mut seems = false;
+    let is_possible = served.operation.conditions.iter().all(|condition| {
+        is_satisfied(condition, scope) || {
+            seems = true;
+            may_be_satisfied(condition, scope)
+        }
+    });
+    is_possible && seems
+}
+
+/// Whether a laxer reader may take a condition for satisfied that is not: it reads a body that we do not,
+/// finds the name in the first object of a list or under another spelling, takes one of several query
+/// values, or converts a value to the kind that it expects.
+fn may_be_satisfied(condition: &Condition, scope: &Scope<'_>) -> bool {
+    if let Some(PathFound::Value(value)) = condition.path.resolve(scope) {
+        if is_query_parameter(condition, scope) && value.kind() == Kind::Array {
+            return value.elements().any(|value| seems_to_hold(&condition.test, value));
+        }
+        return seems_to_hold(&condition.test, value);
+    }
+    !is_surely_absent(condition, scope)
+}
+
+fn seems_to_hold(test: &Test, value: Value<'_>) -> bool {
+    match test {
+        Test::Absent => false,
+        Test::Exists => true,
+        Test::Equals(literal) => seems_equal(value, literal.root()),
+        Test::OneOf(literals) => literals.iter().any(|literal| seems_equal(value, literal.root())),
+    }
+}
+
+/// Whether two values are equal, may be once one is converted, or differ in case and outer white space.
+fn seems_equal(left: Value<'_>, right: Value<'_>) -> bool {
+    match (left.as_str(), right.as_str()) {
+        (Some(left), Some(right)) => left.trim().eq_ignore_ascii_case(right.trim()),
+        (_, _) => left.kind() != right.kind() || equal(left, right),
+    }
 }
 
 /// Whether no reader can find what the condition's path names: the request could be read, every step
@@ -251,11 +328,6 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
     is_query
         && condition.path.root == Root::Request
         && matches!(scope.request, Request::Http { .. })
-}
-
-/// Whether HTTP calls the method safe.
-fn is_safe(method: &http::Method) -> bool {
-    matches!(*method, http::Method::GET | http::Method::HEAD | http::Method::OPTIONS)
 }
 
 /// What a path is that two readers may take for two: all that either takes it for, of which the most
@@ -412,7 +484,7 @@ impl Router {
     /// Adds the GETs that write to what a GET is by a template that says less of its path: a lenient
     /// upstream that takes `/x/ADMIN` for `/x/admin` would run the write.
     fn with_folded<'a>(&'a self, found: Found<'a>, method: &http::Method, path: &str) -> Found<'a> {
-        if self.folded.is_empty() || !is_safe(method) || matches!(found, Found::None) {
+        if self.folded.is_empty() || !is_get(method) || matches!(found, Found::None) {
             return found;
         }
         let mut matches = Matches::default();

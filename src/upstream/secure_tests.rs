@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::{Connection, SendResponse};
+use http::Method;
 use http_body_util::BodyExt as _;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;

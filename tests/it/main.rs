@@ -24,6 +24,8 @@ mod broken_calls;
 mod broken_ways;
 /// Cases from public bug reports that no other file names.
 mod cases;
+/// Which operation a call is, however it is spelt.
+mod choosing;
 /// Time: expiry, late answers, delivery.
 mod clocks;
 /// The commands beside a running sidecar.

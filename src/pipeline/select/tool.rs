@@ -8,13 +8,12 @@ use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
 use crate::contract::path::{Request, Scope};
 use crate::http::body::has_case_twin;
-use crate::http::encode;
 use crate::mcp::catalog::CONFIRM;
 use crate::mcp::request::{Heard, Round, Rounds, ToolCall};
-use crate::pipeline::choose::{Chosen, merge_key};
+use crate::pipeline::choose::{Chosen, tool_fault};
 use crate::pipeline::confirmation::{PREFIX, STATE_PREFIX};
 use crate::pipeline::live::Live;
-use crate::pipeline::places::{Read, is_decided_by_twins, readers};
+use crate::pipeline::places::{Read, is_decided_by_twins};
 use crate::pipeline::rounds::State;
 use crate::pipeline::{Form, Refused};
 use crate::policy::{Choice, Found, choose};
@@ -90,21 +89,7 @@ impl<R> Select<R> {
         {
             control.confirm = Some(Confirmation::Word);
         }
-        let mut faults = Vec::new();
-        if let Place::Argument(name) = &operation.carrier.place {
-            match call.argument(name).map_or(Ok(None), encode::key_value) {
-                Ok(carried) => merge_key(&mut control, carried, &mut faults),
-                Err(refusal) => faults.push(refusal),
-            }
-        }
-        let is_ambiguous =
-            readers(operation).any(|(_, names)| has_case_twin(call.arguments(), &names));
-        let has_key_twin = matches!(&operation.carrier.place, Place::Argument(name)
-            if call.arguments().has_twin(name));
-        if is_ambiguous || has_key_twin {
-            faults.push(Refusal::AmbiguousMember);
-        }
-        if let Some(refusal) = faults.into_iter().next() {
+        if let Some(refusal) = tool_fault(operation, call.arguments(), &mut control) {
             if chosen.mode == Mode::Enforce {
                 return Err(chosen.refused(refusal));
             }
