@@ -181,7 +181,9 @@ mod tests {
         \x20   effect: { class: read }\n\
         \x20 pods.delete: { match: { http: \"DELETE /ns/{ns}/pods/{name}\" } }\n\
         \x20 run: { match: { http: GET /Run }, effect: { class: irreversible } }\n\
-        \x20 tool: { match: { tool: t } }\n";
+        \x20 tool: { match: { tool: t } }\n\
+        \x20 tried: { match: { tool: u, where: { request.mode: { equals: try } } }, \
+        effect: { class: read } }\n";
 
     fn told(method: &str, target: &str, body: Option<&str>) -> String {
         let compiled = policy::compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
@@ -235,6 +237,10 @@ mod tests {
         let arguments = tool_arguments("{}").unwrap();
         let told = foresee::tool(&compiled.snapshot.unwrap(), "t", arguments.root());
         assert!(told.human().starts_with("operation     tool\n"));
+        let compiled = policy::compile(vec![("a.yaml".to_owned(), POLICY.to_owned())]);
+        let twins = tool_arguments(r#"{"mode":"try","Mode":"do"}"#).unwrap();
+        let told = foresee::tool(&compiled.snapshot.unwrap(), "u", twins.root());
+        assert!(told.human().starts_with("refused       400 ambiguous_member: "));
         for text in ["{", "[1]", "7"] {
             let failure = tool_arguments(text).unwrap_err();
             assert_eq!(failure.code, exit::USAGE);

@@ -357,6 +357,34 @@ fn tools_have_variants_by_their_arguments() {
     assert!(!group.reads_body);
 }
 
+#[test]
+fn a_tools_milder_plain_form_is_not_what_its_variant_may_be() {
+    let snapshot = snapshot(
+        "  list: { match: { tool: t }, effect: { class: read } }\n\
+         \x20 wipe: { match: { tool: t, where: { request.mode: { equals: wipe }, request.force: \
+         { exists: true } } } }\n",
+    );
+    let group = snapshot.find_tool("t").unwrap();
+    let is_declared = |text: &str| {
+        let doc = Doc::parse(text.to_owned()).unwrap();
+        let request = Request::Arguments(doc.root());
+        let scope = Scope { before: None, request, response: None, key: None };
+        matches!(choose(&Found::One(group), &scope), Choice::Declared(_))
+    };
+    for (text, expected) in [
+        (r#"{"mode":"list","force":1}"#, true),
+        (r#"{"mode":"Wipe"}"#, true),
+        (r#"{"force":1}"#, true),
+        (r#"{"mode":"wipe","force":1}"#, true),
+        (r#"{"mode":"Wipe","force":1}"#, false),
+        (r#"{"mode":" wipe","force":1}"#, false),
+        (r#"{"mode":["wipe"],"force":1}"#, false),
+        (r#"{"mode":"wipe","Force":1}"#, false),
+    ] {
+        assert_eq!(is_declared(text), expected, "{text}");
+    }
+}
+
 fn part() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => prop_oneof![Just("a"), Just("b"), Just("ab"), Just("%7E"), Just("x.json")]
