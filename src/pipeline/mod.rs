@@ -47,6 +47,7 @@ pub mod stage;
 pub mod step;
 pub mod stream;
 pub mod undo;
+pub mod unseen;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

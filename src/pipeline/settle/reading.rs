@@ -21,7 +21,7 @@ use crate::metrics::Decision;
 use crate::pipeline::dispatch::Observation;
 use crate::pipeline::live::{Matched, Metered};
 use crate::pipeline::stream::{self, Rewrite, Watched};
-use crate::pipeline::{Read, Reply, Shared};
+use crate::pipeline::{Read, Reply, Shared, unseen};
 use crate::upstream::{LostReason, Sent};
 
 /// What the report of a read needs once the read itself is sent.
@@ -153,7 +153,8 @@ impl About {
         }
     }
 
-    /// A read tool's answer with its report in it. What cannot be read passes untouched.
+    /// A read tool's answer with its report in it. What refuses and is no message, and what is too long
+    /// to be held, passes with the report in a header.
     async fn tool_answer(&self, shared: &Shared, reading: Reading) -> Response<Body> {
         let Reading { parts, body, id, era, .. } = reading;
         let id = &id;
@@ -164,7 +165,17 @@ impl About {
             parts.headers.insert(name, self.report().to_header(MAX_HEADER));
             parts
         };
-        if is_event_stream(&parts.headers) {
+        let is_stream = is_event_stream(&parts.headers);
+        let is_message = is_stream || is_json(essence(&parts.headers));
+        if (!is_message || is_encoded(&parts.headers)) && parts.status.is_success() {
+            // No revision has such an answer; a client that reads it all the same would find in it
+            // what we have not seen.
+            return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
+        }
+        if !is_message || is_encoded(&parts.headers) {
+            return unseen::untold(shared, in_header(parts), body, id).await;
+        }
+        if is_stream {
             // An event that cannot be read passes, and the head is out by then.
             let parts = in_header(parts);
             let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
@@ -186,9 +197,6 @@ impl About {
             let limit = shared.settings.limits.response_body_bytes;
             return stream::read_answer(parts, body, watched, limit, stop);
         }
-        if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
-            return Response::from_parts(in_header(parts), body);
-        }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
             // Nothing of it has gone out, so that it can still be said.
@@ -199,7 +207,7 @@ impl About {
                 Notice::ReadLost(LostReason::HeadTimeout).result(id, era, &report)
             }
             Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => {
-                Response::from_parts(in_header(parts), body)
+                unseen::renamed(shared, in_header(parts), body)
             }
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
@@ -210,7 +218,7 @@ impl About {
                 if is_odd || answer.has_odd_meta() {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
-                spliced(shared, parts, &answer, &report, reports, collected)
+                spliced(shared, parts, &answer, id, &report, collected)
             }
         }
     }

@@ -37,7 +37,8 @@ impl Case {
             return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
         };
         let (id, era) = (call.id().clone(), call.era());
-        if is_event_stream(&parts.headers) && parts.status == StatusCode::OK {
+        let is_stream = is_event_stream(&parts.headers) && !is_encoded(&parts.headers);
+        if is_stream && parts.status == StatusCode::OK {
             return self.streamed(parts, body, id, era, elapsed);
         }
         let limit = self.shared.settings.limits.response_body_bytes;
@@ -67,9 +68,7 @@ impl Case {
                     return self.noticed(&notice, conclusion, elapsed);
                 }
                 let report = self.settle_tool(&answer, &parts.headers);
-                let reports = self.shared.settings.mcp.reports;
-                let shared = &self.shared;
-                let response = spliced(shared, parts, &answer, &report, reports, collected);
+                let response = spliced(&self.shared, parts, &answer, &id, &report, collected);
                 self.reply(response, None, elapsed).into()
             }
             Prefix::Partial { body, why } => match why {
