@@ -162,7 +162,9 @@ impl Case {
             }
             Sent::Lost(reason) => {
                 let cause = match reason {
-                    LostReason::HeadTimeout | LostReason::TotalTimeout => Cause::Timeout,
+                    LostReason::BodyTimeout
+                    | LostReason::HeadTimeout
+                    | LostReason::TotalTimeout => Cause::Timeout,
                     LostReason::Protocol => Cause::Unreadable,
                     LostReason::RequestBody | LostReason::Reset => Cause::Reset,
                 };
@@ -217,8 +219,9 @@ impl Case {
         answer: Option<Answer>,
         elapsed: Duration,
     ) -> Settled {
-        let report = self.finish(&conclusion, answer).to_header(MAX_HEADER);
-        self.reply(response, Some(report), elapsed).into()
+        let report = self.finish(&conclusion, answer);
+        let header = report.to_header(MAX_HEADER);
+        self.reply(response, Some(header), report.outcome, elapsed).into()
     }
 
     /// Finishes the entry and answers with what we know.
@@ -232,11 +235,12 @@ impl Case {
                 } else {
                     notice.problem(entry)
                 };
-                self.reply(response, Some(report.to_header(MAX_HEADER)), elapsed).into()
+                let header = report.to_header(MAX_HEADER);
+                self.reply(response, Some(header), report.outcome, elapsed).into()
             }
             Form::Mcp { call, .. } => {
                 let text = notice.message_of(call.id(), call.era(), &report.to_json(), entry);
-                self.reply(json_response(text), None, elapsed).into()
+                self.reply(json_response(text), None, report.outcome, elapsed).into()
             }
         }
     }
@@ -245,6 +249,7 @@ impl Case {
         &self,
         response: Response<Body>,
         report: Option<HeaderValue>,
+        outcome: Option<Outcome>,
         elapsed: Duration,
     ) -> Reply {
         let write = self.write();
@@ -256,6 +261,7 @@ impl Case {
             metrics: Metered::Own(Arc::clone(&write.metrics)),
             class: write.class,
             upstream: elapsed,
+            outcome,
             elsewhere: None,
         }
     }
@@ -435,6 +441,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: Duration::ZERO,
+        outcome: report.outcome,
         elsewhere: None,
     }
 }

@@ -10,7 +10,7 @@ use crate::contract::path::{Request, Scope};
 use crate::http::body::has_case_twin;
 use crate::mcp::catalog::CONFIRM;
 use crate::mcp::request::{Heard, Round, Rounds, ToolCall};
-use crate::pipeline::choose::{Chosen, tool_fault};
+use crate::pipeline::choose::{Chosen, known, tool_fault};
 use crate::pipeline::confirmation::{PREFIX, STATE_PREFIX};
 use crate::pipeline::live::Live;
 use crate::pipeline::places::{Read, is_decided_by_twins};
@@ -20,6 +20,12 @@ use crate::policy::{Choice, Found, choose};
 
 /// Said of a tool that is not as its policy pins it.
 pub const UNPINNED: &str = "the tool's live input schema does not match schema_sha256";
+
+/// A refusal of a tool's call of which nothing but the tool is known: it names the operation, if the
+/// tool can be only one.
+pub fn refused_tool(live: &Live, tool: &str, refusal: Refusal) -> Box<Refused> {
+    known(live, live.snapshot.find_tool(tool).as_slice(), refusal)
+}
 
 impl<R> Select<R> {
     pub(super) async fn tool(

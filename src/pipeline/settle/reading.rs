@@ -8,6 +8,7 @@ use http::{HeaderValue, Response};
 
 use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
 use super::notice::Notice;
+use super::plain::lost_by;
 use crate::call::Payload;
 use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Class;
@@ -141,6 +142,7 @@ impl About {
             metrics: Metered::Matched(Arc::clone(&self.matched)),
             class: Class::Read,
             upstream: elapsed,
+            outcome: None,
             elsewhere: None,
         }
     }
@@ -178,7 +180,8 @@ impl About {
         if is_stream {
             // An event that cannot be read passes, and the head is out by then.
             let parts = in_header(parts);
-            let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            let lost = |reason| Notice::ReadLost(reason).message(id, era, &report);
+            let (cut, late) = (lost(LostReason::Reset), lost(LostReason::BodyTimeout));
             let odd = Notice::ReadLost(LostReason::Protocol).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
@@ -189,6 +192,7 @@ impl About {
                 }),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
+                    let lost = if ended.is_timeout { late } else { cut };
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
                 }),
             };
@@ -200,11 +204,9 @@ impl About {
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
             // Nothing of it has gone out, so that it can still be said.
-            Prefix::Partial { why: Partial::Broken, .. } => {
-                Notice::ReadLost(LostReason::Reset).result(id, era, &report)
-            }
-            Prefix::Partial { why: Partial::Idle, .. } => {
-                Notice::ReadLost(LostReason::HeadTimeout).result(id, era, &report)
+            Prefix::Partial { why: why @ (Partial::Broken | Partial::Idle), .. } => {
+                let (_, reason) = lost_by(why);
+                Notice::ReadLost(reason).result(id, era, &report)
             }
             Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => {
                 unseen::renamed(shared, in_header(parts), body)
