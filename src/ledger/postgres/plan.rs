@@ -171,7 +171,8 @@ impl<'a> Plan<'a> {
                 | Write::Delivered { .. }
                 | Write::Heartbeat(..)
                 | Write::Prune { .. }
-                | Write::Redact(..) => {}
+                | Write::Redact(..)
+                | Write::Spend(..) => {}
             }
         }
         plan.named.sort_unstable();
