@@ -2,7 +2,6 @@
 
 use super::{Answer, Cause, Noted, Prior, State};
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
-use crate::contract::json::Doc;
 use crate::contract::key::{Digest, EntryId, OperationId};
 
 /// All that the ledger has of one entry but the answer's bytes.
@@ -67,15 +66,6 @@ pub struct FinishRecord {
     pub undo_unavailable: Option<String>,
     /// [`Finish::evidence`](super::Finish::evidence).
     pub evidence: Option<String>,
-}
-
-impl FinishRecord {
-    /// The path, without query, that the undo's call dials; a tool's has none.
-    pub(super) fn undo_path(&self) -> Option<String> {
-        let doc = Doc::parse(self.undo.clone()?).ok()?;
-        let path = doc.root().get("http")?.get("path")?.as_str()?;
-        Some(path.split('?').next().unwrap_or_default().to_owned())
-    }
 }
 
 /// An entry that is to be looked at.

@@ -46,6 +46,7 @@ pub mod settle;
 pub mod stage;
 pub mod step;
 pub mod stream;
+pub mod things;
 pub mod undo;
 
 use std::sync::Arc;

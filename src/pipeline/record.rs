@@ -22,7 +22,7 @@ use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, prior_of, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared};
+use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared, things};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
@@ -231,6 +231,7 @@ async fn begin(
             kind: write.operation().kind,
             transport: write.transport().as_str(),
             target: write.target(),
+            things: things::of_call(write),
             task: write.control.task.clone(),
             staged_for: write.staged_for.as_ref().map(|asked| asked.served.operation.id.clone()),
             ledger_id: carried.ledger_id.clone(),

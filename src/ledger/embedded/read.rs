@@ -1,6 +1,5 @@
 //! Reading a ledger without its writer: for commands, for metrics, for the reconciler.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -13,7 +12,7 @@ use crate::ledger::{
 };
 
 use super::super::desk::command::Failure;
-use super::{OpenError, file, later, rows, verify};
+use super::{OpenError, file, rows, verify};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
@@ -100,21 +99,6 @@ impl FileReader {
         entry: EntryId,
     ) -> Result<Option<Pending>, LedgerError> {
         rows::pending_of(&self.conn, entry).map_err(unreadable)
-    }
-
-    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
-    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded). Those of `beside` are passed over:
-    /// what is taken back before it is no obstacle.
-    ///
-    /// # Errors
-    ///
-    /// [`LedgerError::Unavailable`] if the file does not read.
-    pub(in crate::ledger) fn superseded(
-        &self,
-        entry: EntryId,
-        beside: &HashSet<EntryId>,
-    ) -> Result<Option<EntryId>, LedgerError> {
-        later::superseded(&self.conn, entry, beside).map_err(unreadable)
     }
 
     /// Follows the chain over the history; looks for `heads` on the way.

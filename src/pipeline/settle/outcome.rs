@@ -15,6 +15,7 @@ use crate::contract::path::{Found, Scope};
 use crate::contract::prefill::Prefill;
 use crate::contract::report::{CallJson, HandleJson, LedgerNote, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
+use crate::contract::thing::Thing;
 use crate::contract::undo::{
     Resolved, Unavailable, check_sensitive, complete, resolve, resolve_lookup,
 };
@@ -24,7 +25,7 @@ use crate::pipeline::back::is_what_it_says;
 use crate::pipeline::image::{Image, is_strong};
 use crate::pipeline::live::Live;
 use crate::pipeline::proof::prove;
-use crate::pipeline::{Shared, Write};
+use crate::pipeline::{Shared, Write, things};
 
 /// What a dispatch came to, before the evidence is looked at.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ pub(super) struct Conclusion {
     is_answer: bool,
     upstream_id: Option<String>,
     undo: Option<(CallJson, UndoKind)>,
+    undo_things: Vec<Thing>,
     undo_mark: Option<Digest>,
     compensate: Option<CallJson>,
     /// Until when the undo can be made.
@@ -200,6 +202,7 @@ pub(super) fn conclude(
         is_answer: dispatched.is_answer && !case.agent.is_gone(),
         upstream_id: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,
@@ -289,7 +292,7 @@ impl Conclusion {
                         only_if_unchanged(call, image, etag);
                     }
                     self.inverse_report = Some(availability(&inverse));
-                    self.offer(inverse, UndoKind::Inverse);
+                    self.offer(case, inverse, UndoKind::Inverse);
                 } else {
                     self.inverse_report = Some(Availability::NotDeclared);
                 }
@@ -303,18 +306,19 @@ impl Conclusion {
                 Some(compensate) => {
                     let compensate = resolved(compensate, back.compensate());
                     self.compensate_report = Some(availability(&compensate));
-                    self.offer(compensate, UndoKind::Compensate);
+                    self.offer(case, compensate, UndoKind::Compensate);
                 }
                 None => self.compensate_report = Some(Availability::NotDeclared),
             },
         }
     }
 
-    fn offer(&mut self, call: Result<Resolved, Unavailable>, kind: UndoKind) {
+    fn offer(&mut self, case: &Case, call: Result<Resolved, Unavailable>, kind: UndoKind) {
         match call {
             Ok(call) => {
                 self.deadline_ms = call.deadline_ms;
                 self.undo_mark = mark(&call);
+                self.undo_things = things::of_resolved(&case.write().live.snapshot, &call);
                 self.undo = Some((CallJson::undo(kind, &call), kind));
             }
             Err(unavailable) => self.unavailable = Some(unavailable.to_string()),
@@ -345,7 +349,9 @@ impl Conclusion {
             answered: self.is_answer,
             upstream_status: self.status,
             upstream_id: self.upstream_id.clone(),
+            made: things::made(write.transport(), self.upstream_id.as_deref()),
             undo: self.undo.as_ref().map(|(call, _)| call.as_json().to_owned()),
+            undo_things: self.undo_things.clone(),
             undo_mark: self.undo_mark,
             compensate: self.compensate.as_ref().map(|call| call.as_json().to_owned()),
             deadline_ms: self.deadline_ms,
