@@ -16,8 +16,8 @@
 //! count in lower case, a trailing slash does not count. What is in query or body is no part of it.
 //!
 //! **Over MCP** a tool says by its arguments what it changes; which of them do is known from the policy (see
-//! [`policy::things`](crate::policy)). A tool and those arguments are a thing, as is what the upstream's own
-//! id names.
+//! [`Snapshot::things_of_call`](crate::policy::Snapshot::things_of_call)). Those arguments, by name and value,
+//! are a thing whatever tool takes them, as is what the upstream's own id names.
 
 use std::fmt;
 
@@ -69,10 +69,9 @@ impl Thing {
         std::iter::once(&segments[..]).chain(above).map(Self::of_segments).collect()
     }
 
-    /// What a tool changes, by the arguments that say so: their names, and their values as text.
-    pub fn of_tool<'a>(tool: &str, arguments: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+    /// What a tool changes, by the arguments that say so: their names in order, and their values as text.
+    pub fn of_arguments<'a>(arguments: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut sha = Sha256::new_with_prefix(b"takeback/1 thing\0tool\0");
-        text(&mut sha, tool);
         for (name, value) in arguments {
             text(&mut sha, name);
             text(&mut sha, value);
@@ -170,17 +169,16 @@ mod tests {
     }
 
     #[test]
-    fn a_tools_thing_is_the_tool_and_its_arguments_and_an_id_is_its_own() {
-        let of = |tool, pairs: &[(&'static str, &'static str)]| {
-            Thing::of_tool(tool, pairs.iter().copied())
-        };
-        let one = of("update", &[("id", "2")]);
-        assert!(one == of("update", &[("id", "2")]));
+    fn a_tools_thing_is_its_arguments_and_an_id_is_its_own() {
+        let of =
+            |pairs: &[(&'static str, &'static str)]| Thing::of_arguments(pairs.iter().copied());
+        let one = of(&[("id", "2")]);
+        assert!(one == of(&[("id", "2")]));
         for other in [
-            of("update", &[("id", "22")]),
-            of("update", &[("i", "d2")]),
-            of("updatei", &[("d", "2")]),
-            of("update", &[("id", "2"), ("no", "")]),
+            of(&[("id", "22")]),
+            of(&[("i", "d2")]),
+            of(&[("id", "2"), ("no", "")]),
+            of(&[]),
             Thing::of_upstream_id("2"),
         ] {
             assert!(one != other);

@@ -2,7 +2,9 @@
 
 use super::{Form, Write};
 use crate::call::Transport;
+use crate::contract::json::Doc;
 use crate::contract::operation::Target;
+use crate::contract::path::Request;
 use crate::contract::thing::Thing;
 use crate::contract::undo::Resolved;
 use crate::policy::Snapshot;
@@ -14,7 +16,10 @@ pub fn of_call(write: &Write) -> Vec<Thing> {
             vec![Thing::of_path(template, write.head.path())]
         }
         (Form::Http { .. }, Target::Tool { .. }) => Thing::of_undeclared(write.head.path()),
-        (Form::Mcp { .. }, _) => Vec::new(),
+        (Form::Mcp { call, .. }, _) => {
+            let Request::Arguments(arguments) = write.request() else { return Vec::new() };
+            write.live.snapshot.things_of_call(call.name(), arguments)
+        }
     }
 }
 
@@ -25,7 +30,15 @@ pub fn of_resolved(snapshot: &Snapshot, call: &Resolved) -> Vec<Thing> {
         (Some((_, path)), Some(Target::Http { template, .. })) => {
             vec![Thing::of_path(template, path)]
         }
-        (Some(_) | None, _) => Vec::new(),
+        (Some(_), _) => Vec::new(),
+        (None, _) => {
+            let tool = call.tool.as_deref().unwrap_or_default();
+            let arguments = Doc::parse(call.arguments_json());
+            arguments.map_or_else(
+                |_| Vec::new(),
+                |arguments| snapshot.things_of_undo(tool, arguments.root()),
+            )
+        }
     }
 }
 

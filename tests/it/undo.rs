@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::process::{Home, Process};
+use crate::support::updates::THINGS;
 use crate::support::{Act, Upstream, wait};
 
 const POLICY: &str = r#"
@@ -245,27 +246,12 @@ fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_
     assert_eq!(code, Some(64), "{text}");
 }
 
-const UPDATE: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things/{id}" }
-    effect: { class: read }
-  things.update:
-    match: { http: "PATCH /things/{id}" }
-    before: { operation: things.get, arguments: { path.id: request.path.id } }
-    effect:
-      class: reversible
-      kind: update
-      inverse:
-        operation: things.restore
-        arguments: { path.id: request.path.id, body.title: before.title }
-      lookup: { operation: things.get, by: id, arguments: { path.id: request.path.id } }
-  things.restore:
-    match: { http: "PUT /things/{id}" }
-    confirm: none
-    effect: { class: irreversible, kind: update }
-"#;
+/// Things whose updates can be looked up.
+fn updates() -> String {
+    let lookup = "      lookup: { operation: things.get, by: id, \
+                  arguments: { path.id: request.path.id } }\n  things.restore:";
+    THINGS.replace("  things.restore:", lookup)
+}
 
 /// Standings and their reasons, newest first.
 fn standings(home: &Home) -> Vec<(String, String)> {
@@ -332,7 +318,7 @@ fn obstacles(home: &Home) {
 #[test]
 fn two_updates_of_one_thing_at_once_are_no_clean_undo_of_each_other_and_two_in_turn_are() {
     let (upstream, go) = held();
-    let home = Home::new(UPDATE, upstream.address);
+    let home = Home::new(&updates(), upstream.address);
     let process = home.start();
 
     updated_at_once_and_in_turn(&home, &process, &upstream, go);
@@ -344,7 +330,7 @@ fn two_updates_of_one_thing_at_once_are_no_clean_undo_of_each_other_and_two_in_t
 fn two_updates_of_one_thing_at_once_in_a_database_are_no_clean_undo_of_each_other() {
     let (upstream, go) = held();
     let database = crate::support::postgres::Database::new();
-    let home = Home::on_database(UPDATE, upstream.address, database.url());
+    let home = Home::on_database(&updates(), upstream.address, database.url());
     let process = home.start();
 
     updated_at_once_and_in_turn(&home, &process, &upstream, go);
@@ -374,7 +360,7 @@ fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
         "PATCH" => Act::Close,
         _ => Act::json(200, r#"{"title":"old"}"#),
     });
-    let home = Home::new(UPDATE, upstream.address);
+    let home = Home::new(&updates(), upstream.address);
     let process = home.start();
     let headers = [TASK, ("content-type", "application/json")];
     let lost = process.agent().call("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
