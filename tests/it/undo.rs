@@ -271,17 +271,24 @@ fn updated_at_once_and_in_turn(
     let patch = |target: &str, title: &str| {
         let headers = [TASK, ("content-type", "application/json")];
         let body = format!("{{\"title\":\"{title}\"}}");
-        process.agent().call("PATCH", target, &headers, &body).status
+        let answer = process.agent().call("PATCH", target, &headers, &body);
+        assert_eq!(answer.status, 200);
+        answer.report()
+    };
+    let unavailable = |report: Value, why: &str| {
+        assert_eq!(report["undo"], Value::Null);
+        let said = report["undo_unavailable"].as_str().unwrap();
+        assert!(said.starts_with("superseded: entry ") && said.contains(why), "{said}");
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| patch("/things/1", "a"));
         wait::until("dispatch", || (upstream.count("PATCH") == 1).then_some(()));
-        assert_eq!(patch("/things/1", "b"), 200);
+        unavailable(patch("/things/1", "b"), "was under way when it began");
         go.send(()).unwrap();
-        assert_eq!(first.join().unwrap(), 200);
+        unavailable(first.join().unwrap(), "came after it");
     });
     for title in ["c", "d"] {
-        assert_eq!(patch("/things/2", title), 200);
+        assert_eq!(patch("/things/2", title)["undo"]["operation"], "things.restore");
     }
     let (_, lines) = json(home, &["ledger", "list"]);
     assert_eq!(lines.len(), 4);

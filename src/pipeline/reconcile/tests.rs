@@ -20,6 +20,7 @@ use crate::ledger::{
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::Policies;
+use crate::pipeline::under_way::UnderWay;
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use crate::policy;
 use crate::server::Drain;
@@ -220,6 +221,7 @@ impl Bench {
             },
             tasks: tasks.clone(),
             mcp: McpState::default(),
+            under_way: UnderWay::default(),
         });
         let authority = Authority::new(&address.ip().to_string(), address.port()).unwrap();
         let upstream = Upstream::new(upstream::Config::new(authority), tasks);

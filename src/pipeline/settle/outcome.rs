@@ -19,7 +19,7 @@ use crate::contract::thing::Thing;
 use crate::contract::undo::{
     Resolved, Unavailable, check_sensitive, complete, resolve, resolve_lookup,
 };
-use crate::ledger::{Answer, Cause, Finish, Finished, State};
+use crate::ledger::{Answer, Cause, Finish, Finished, Obstacle, State};
 use crate::metrics::Availability;
 use crate::pipeline::back::is_what_it_says;
 use crate::pipeline::image::{Image, is_strong};
@@ -389,6 +389,12 @@ impl Conclusion {
         report.deadline_ms = self.deadline_ms;
         report.compensate = self.compensate.clone();
         report.undo_unavailable = self.unavailable.clone();
+        if let (Some(_), Some(obstacle)) =
+            (&report.undo, case.entered.obstacle(&self.undo_things, case.before.is_some()))
+        {
+            report.undo = None;
+            report.undo_unavailable = Some(superseded(obstacle));
+        }
         report.lookup = self.lookup.clone();
         report.staged = self.staged.clone();
         report.repeats = case.carried.fresh.standing.repeats;
@@ -414,6 +420,11 @@ impl Conclusion {
             write.metrics.undo_compensate.count(availability);
         }
     }
+}
+
+/// Why a report offers no undo that something stands in the way of.
+pub(super) fn superseded(obstacle: Obstacle) -> String {
+    format!("superseded: {obstacle}")
 }
 
 /// The argument that makes an inverse one for the very state that its call left.

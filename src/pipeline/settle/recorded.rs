@@ -40,7 +40,7 @@ pub fn recorded_report(
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
         } else if let Some(obstacle) = superseded {
-            report.undo_unavailable = Some(format!("superseded: {obstacle}"));
+            report.undo_unavailable = Some(super::outcome::superseded(obstacle));
         } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
