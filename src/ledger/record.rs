@@ -68,6 +68,23 @@ pub struct FinishRecord {
     pub evidence: Option<String>,
 }
 
+impl FinishRecord {
+    /// As it is shown of an entry in this state: what takes a call back belongs to one that is accepted. Of
+    /// one that may still turn out to be, it is kept and not offered.
+    pub(super) fn shown_in(self, state: State) -> Self {
+        match state {
+            State::Accepted | State::Undone => self,
+            State::Begun | State::Rejected | State::Unknown | State::Waiting => Self {
+                undo: None,
+                compensate: None,
+                deadline_ms: None,
+                undo_unavailable: None,
+                ..self
+            },
+        }
+    }
+}
+
 /// An entry that is to be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {

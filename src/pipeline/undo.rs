@@ -191,11 +191,9 @@ fn accepted(planned: &mut Planned, live: &Live, now_ms: i64) {
     let deadline_ms = finish.and_then(|finish| finish.deadline_ms);
     let no_undo = || {
         let said = finish.and_then(|finish| finish.undo_unavailable.clone());
-        // Its finish is that of the attempt whose answer was lost.
-        let told = finish.filter(|_| record.prior.cause != Some(Cause::Settled));
-        said.unwrap_or_else(|| match told {
+        said.unwrap_or_else(|| match finish {
             Some(_) => format!("its class is {}, and it has no undo", record.class.as_str()),
-            None => "it was settled without its answer, which its undo is made from".to_owned(),
+            None => "its sidecar died under it, and noted no undo".to_owned(),
         })
     };
     // The undo as it was reported; where its time is over, the compensation that stood beside it.

@@ -361,16 +361,56 @@ fn wait_for_finishes(database: &crate::support::postgres::Database) {
     });
 }
 
-#[test]
-fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
-    let upstream = Upstream::start(|received| match received.method.as_str() {
-        "PATCH" => Act::Close,
-        _ => Act::json(200, r#"{"title":"old"}"#),
-    });
-    let home = Home::new(&updates(), upstream.address);
-    let process = home.start();
+/// An upstream that answers no write but a move back.
+fn losing() -> Upstream {
+    Upstream::start(|received| match received.method.as_str() {
+        "GET" | "PUT" => Act::json(200, r#"{"title":"old"}"#),
+        _ => Act::Close,
+    })
+}
+
+/// An update whose answer is lost; its entry.
+fn lost_update(process: &Process) -> String {
     let headers = [TASK, ("content-type", "application/json")];
     let lost = process.agent().call("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
+    assert_eq!((lost.code().as_str(), &lost.report()["undo"]), ("outcome_unknown", &Value::Null));
+    lost.report()["entry"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_entry_that_was_settled_is_taken_back_by_what_its_request_and_the_state_before_it_say() {
+    let upstream = losing();
+    let home = Home::new(&updates(), upstream.address);
+    let process = home.start();
+    let entry = lost_update(&process);
+    settled(&home);
+    let unknown = standings(&home).remove(0);
+    assert_eq!(unknown.0, "unknown");
+    let (_, shown) = home.admin("GET", &format!("/api/v1/entries/{entry}"));
+    assert_eq!(shown["entry"]["undo"].as_str(), None, "{shown}");
+
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    assert_eq!(standings(&home), [("available".to_owned(), String::new())]);
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "release 42", "--through", &through, "--yes"];
+    let (code, lines) = json(&home, &run);
+    assert_eq!((code, words(&lines, "result")), (Some(0), vec![("things.update", "undone")]));
+    assert_eq!(
+        (upstream.last().method.as_str(), upstream.last().text().as_str()),
+        ("PUT", r#"{"title":"old"}"#)
+    );
+    settled(&home);
+    assert_eq!(standings(&home)[0].0, "undone");
+}
+
+#[test]
+fn an_entry_that_was_settled_says_what_of_its_undo_only_the_answer_had() {
+    let upstream = losing();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let lost = process.agent().post("/comments", &[TASK], r#"{"body":"b"}"#);
     assert_eq!(lost.code(), "outcome_unknown");
     let entry = lost.report()["entry"].as_str().unwrap().to_owned();
     settled(&home);
@@ -378,7 +418,37 @@ fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
     let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
     assert_eq!(code, Some(0), "{text}");
 
-    let why = "it was settled without its answer, which its undo is made from";
+    let why = "path.id (response.id) names nothing in this call: \
+               the answer has no body that can be read";
+    assert_eq!(standings(&home), [("unavailable".to_owned(), why.to_owned())]);
+}
+
+#[test]
+fn an_entry_whose_sidecar_died_under_it_says_that_no_undo_was_noted() {
+    let (_go, hold) = std::sync::mpsc::channel();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "PATCH" => match hold.lock().unwrap().take() {
+            Some(hold) => Act::After(hold, Box::new(Act::Close)),
+            None => Act::Close,
+        },
+        _ => Act::json(200, r#"{"title":"old"}"#),
+    });
+    let home = Home::new(&updates(), upstream.address);
+    let mut process = home.start();
+    let headers = [TASK, ("content-type", "application/json")];
+    let mut agent = process.agent();
+    agent.send("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
+    wait::until("dispatch", || (upstream.count("PATCH") == 1).then_some(()));
+    process.kill();
+    let _process = home.start();
+    let (_, lines) = json(&home, &["ledger", "list"]);
+    let entry = lines[0]["entry"].as_str().unwrap().to_owned();
+
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let why = "its sidecar died under it, and noted no undo";
     assert_eq!(standings(&home), [("unavailable".to_owned(), why.to_owned())]);
 }
 

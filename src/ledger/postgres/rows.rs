@@ -157,18 +157,22 @@ fn record(row: &Row) -> Result<Record, Fault> {
     let disposition = optional(row, at(13), |text: String| Disposition::from_name(&text))?;
     let finish = match disposition {
         None => None,
-        Some(disposition) => Some(FinishRecord {
-            attempt: number(row, at(12))?,
-            disposition,
-            verdict: optional(row, at(14), |text: String| Verdict::from_name(&text))?,
-            upstream_status: optional(row, at(15), |status: i32| u16::try_from(status).ok())?,
-            upstream_id: column(row, at(16))?,
-            undo: column(row, at(17))?,
-            compensate: column(row, at(18))?,
-            deadline_ms: column(row, at(19))?,
-            undo_unavailable: column::<Option<String>>(row, at(20))?.or_else(|| prior.undo_gone()),
-            evidence: column(row, at(21))?,
-        }),
+        Some(disposition) => {
+            let finish = FinishRecord {
+                attempt: number(row, at(12))?,
+                disposition,
+                verdict: optional(row, at(14), |text: String| Verdict::from_name(&text))?,
+                upstream_status: optional(row, at(15), |status: i32| u16::try_from(status).ok())?,
+                upstream_id: column(row, at(16))?,
+                undo: column(row, at(17))?,
+                compensate: column(row, at(18))?,
+                deadline_ms: column(row, at(19))?,
+                undo_unavailable: column::<Option<String>>(row, at(20))?
+                    .or_else(|| prior.undo_gone()),
+                evidence: column(row, at(21))?,
+            };
+            Some(finish.shown_in(prior.state))
+        }
     };
     Ok(Record {
         prior,

@@ -12,6 +12,7 @@ on_both_stores!(
     what_took_a_later_entry_back_is_no_obstacle,
     an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one,
     a_further_attempt_of_an_earlier_entry_stands_in_the_way,
+    an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled,
 );
 
 impl Bench {
@@ -164,4 +165,28 @@ async fn a_further_attempt_of_an_earlier_entry_stands_in_the_way(store: Store) {
     let done = Finish { attempt: 2, ..undoable(again, 7) };
     bench.ledger.finish_durably(done).await.unwrap();
     assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(again)));
+}
+
+async fn an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled(store: Store) {
+    let bench = Bench::new(store);
+    let entry = bench.changes(1, 7).await;
+    let lost = Finish {
+        undo: Some("{}".to_owned()),
+        undo_things: vec![thing(7)],
+        undo_mark: Some(Digest([5; 32])),
+        deadline_ms: Some(9),
+        ..finish(entry, State::Unknown, Some(Cause::Reset))
+    };
+    bench.ledger.finish_durably(lost).await.unwrap();
+    let undo = || bench.read().show(entry).unwrap().unwrap().record.finish.unwrap();
+    assert_eq!((undo().undo, undo().deadline_ms), (None, None));
+    let back = Call { digest: 2, mark: 5, ..Call::default() };
+    assert_eq!(bench.ledger.look(back.look()).await.unwrap().undoes, None);
+
+    bench.ledger.settle(entry, Outcome::Accepted, "ann", "seen", 7).await.unwrap();
+
+    assert_eq!((undo().undo.as_deref(), undo().deadline_ms), (Some("{}"), Some(9)));
+    assert_eq!(bench.ledger.look(back.look()).await.unwrap().undoes, Some(entry));
+    let later = bench.changes(3, 7).await;
+    assert_eq!(bench.obstacle(entry, &[]).await, Some(Obstacle::After(later)));
 }

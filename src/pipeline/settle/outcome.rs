@@ -241,7 +241,8 @@ pub(super) fn conclude(
         } else if let Some(why) = write.degraded {
             conclusion.unavailable = Some(why.to_owned());
         } else if conclusion.verdict != Some(Verdict::Contradicted) {
-            conclusion.undo(case, operation, &scope, etag);
+            let now_ms = case.shared.clock.now_ms();
+            conclusion.undo(case, operation, &scope, etag, now_ms);
         }
     } else if let Some(lookup) = &operation.lookup {
         let scope = Scope { before: None, request: write.request(), response: None, key };
@@ -255,6 +256,9 @@ pub(super) fn conclude(
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
     }
+    if state == State::Unknown && write.staged_for.is_none() && write.degraded.is_none() {
+        conclusion.undo_if_settled(case, operation, key);
+    }
     if let (Some(span), Some(began)) = (&write.head.span, began) {
         span.step("anvil.verify", began, case.shared.clock.instant());
     }
@@ -262,20 +266,36 @@ pub(super) fn conclude(
 }
 
 impl Conclusion {
-    /// `etag` is that of the state that the call left.
+    /// What the undo is if the call turns out to have been accepted: by its request and the state before it
+    /// alone. Nothing that came as an answer says what was done, and nobody else has the request later.
+    fn undo_if_settled(&mut self, case: &Case, operation: &Operation, key: Option<&str>) {
+        let scope = Scope {
+            before: case.before.as_ref().map(|image| image.root()),
+            request: case.write().request(),
+            response: None,
+            key,
+        };
+        // When it was accepted nobody knows: not before it was made. So a deadline is rather too early.
+        let made_ms = case.identity.entry.unix_ms();
+        self.undo(case, operation, &scope, None, made_ms);
+        (self.inverse_report, self.compensate_report) = (None, None);
+    }
+
+    /// `etag` is that of the state that the call left; a deadline counts from `answered_ms`.
     fn undo(
         &mut self,
         case: &Case,
         operation: &Operation,
         scope: &Scope<'_>,
         etag: Option<&HeaderValue>,
+        answered_ms: i64,
     ) {
         let now_ms = case.shared.clock.now_ms();
         let snapshot = &case.write().live.snapshot;
         let resolved = |call: &FollowUp, known: Option<&Prefill>| {
             let resolved = match known {
-                Some(known) => complete(call, known, scope, now_ms, &operation.sensitive)?,
-                None => resolve(call, scope, now_ms, &operation.sensitive)?,
+                Some(known) => complete(call, known, scope, answered_ms, &operation.sensitive)?,
+                None => resolve(call, scope, answered_ms, &operation.sensitive)?,
             };
             if crate::contract::undo::is_passed(resolved.deadline_ms, now_ms) {
                 return Err(Unavailable::DeadlinePassed);
@@ -327,7 +347,8 @@ impl Conclusion {
 
     /// How the effect is taken back, if it can be.
     pub(super) fn undo_kind(&self) -> Option<UndoKind> {
-        self.undo.as_ref().map(|(_, kind)| *kind)
+        let undo = self.undo.as_ref().filter(|_| self.state == State::Accepted);
+        undo.map(|(_, kind)| *kind)
     }
 
     /// What the ledger records.
@@ -385,10 +406,12 @@ impl Conclusion {
             State::Begun | State::Waiting => None,
         };
         report.verdict = self.verdict;
-        report.undo = self.undo.as_ref().map(|(call, _)| call.clone());
-        report.deadline_ms = self.deadline_ms;
-        report.compensate = self.compensate.clone();
-        report.undo_unavailable = self.unavailable.clone();
+        if self.state == State::Accepted {
+            report.undo = self.undo.as_ref().map(|(call, _)| call.clone());
+            report.deadline_ms = self.deadline_ms;
+            report.compensate = self.compensate.clone();
+            report.undo_unavailable = self.unavailable.clone();
+        }
         if let (Some(_), Some(obstacle)) =
             (&report.undo, case.entered.obstacle(&self.undo_things, case.before.is_some()))
         {

@@ -178,7 +178,26 @@ impl Store {
                 Cause::Settled.as_str()
             ])?;
         self.closed(&subject, state);
+        self.settled(&subject, state)?;
         Ok(Done::Settled(Settled { version: seq, state }))
+    }
+
+    /// Makes what took an entry that turned out to be accepted back be recognised from now on.
+    pub(super) fn settled(&mut self, subject: &Subject, state: State) -> rusqlite::Result<()> {
+        let mark: Option<[u8; 32]> = self
+            .conn
+            .prepare_cached(
+                "SELECT f.undo_mark FROM entry e JOIN history f ON f.seq = e.finish \
+                 WHERE e.number = ?1",
+            )?
+            .query_row([subject.number], |row| row.get(0))
+            .optional()?
+            .flatten();
+        if let Some(mark) = mark.filter(|_| state == State::Accepted) {
+            let hash = self.known.hash(&subject.principal, Trace::UndoMark(&Digest(mark)));
+            self.finder.add(&self.conn, hash, subject.number)?;
+        }
+        Ok(())
     }
 
     /// Makes every begun entry unknown: its process died. Returns how many there were.
