@@ -15,6 +15,7 @@ const COPIES: &str = "CREATE SCHEMA IF NOT EXISTS bench; \
     CREATE TABLE bench.entry (LIKE takeback.entry INCLUDING ALL); \
     CREATE TABLE bench.history (LIKE takeback.history INCLUDING ALL); \
     CREATE TABLE bench.finder (LIKE takeback.finder INCLUDING ALL); \
+    CREATE TABLE bench.touched (LIKE takeback.touched INCLUDING ALL); \
     CREATE SEQUENCE bench.step";
 
 /// What 64 begins write.

@@ -10,7 +10,7 @@
 //! | accepted, its undo can be made | `available` |
 //! | accepted, the undo's deadline has come | `expired` |
 //! | accepted, its undo cannot be made, or there is none | `unavailable`, with the reason |
-//! | accepted, and a later entry or its lookup says that its effect is not what is there | `superseded` |
+//! | accepted, and another entry or its lookup says that its effect is not what is there | `superseded` |
 //! | unknown | `unknown`, with its lookup: settle it first |
 //! | begun, or waiting for more | `under_way` |
 //! | undone | `undone`, with the entry of the call that did it |
