@@ -415,8 +415,8 @@ pub struct Note {
 /// ledger, written before the call: what is larger is no resource that one call puts back.
 pub const MAX_BEFORE: usize = 64 * 1024;
 
-/// How many entries of a thing, the newest, are looked through for one that stands in the way of an undo:
-/// some milliseconds. An undo is taken soon or not at all.
+/// How many entries of a thing are looked through for one that stands in the way of an undo: some
+/// milliseconds. An undo is taken soon or not at all.
 pub const MAX_LATER: usize = 1_024;
 
 /// What stands in the way of an undo.
@@ -427,6 +427,8 @@ pub enum Obstacle {
     /// An entry of it that was not over when the undo's own began: what was read before may lack its
     /// effect.
     Beside(EntryId),
+    /// More entries came after than are looked through.
+    Beyond,
     /// The entry was recorded by a version that did not note what its undo would change.
     Untold,
 }
@@ -440,6 +442,7 @@ impl std::fmt::Display for Obstacle {
                 "entry {by} was under way when it began, and what it put in the other's place is not \
                  known"
             ),
+            Self::Beyond => f.write_str("more came after it than can be looked through"),
             Self::Untold => {
                 f.write_str("an older version recorded it and did not note what its undo changes")
             }

@@ -10,7 +10,6 @@
 
 pub(super) mod command;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +23,8 @@ use crate::contract::key::EntryId;
 
 use super::embedded::{Coming, Known};
 use super::{
-    Begin, Begun, Broken, Finish, Finished, Head, Health, Integrity, LedgerError, Look, Note,
-    Obstacle, Part, Priors, Reason, Settled, Stats, Stored,
+    Begin, Begun, Broken, Finish, Finished, Head, Health, Integrity, LedgerError, Look, Note, Part,
+    Priors, Reason, Settled, Stats, Stored,
 };
 use command::{Acknowledge, Command, Home, Inbox, Redact, Reply, Settle, TookBack, Write};
 
@@ -69,14 +68,6 @@ impl Desk {
 
     pub(super) async fn answer(&self, entry: EntryId) -> Result<Option<Stored>, LedgerError> {
         self.ask(|reply, turn| Command::Answer(entry, reply, turn)).await
-    }
-
-    pub(super) async fn superseded(
-        &self,
-        entry: EntryId,
-        beside: HashSet<EntryId>,
-    ) -> Result<Option<Obstacle>, LedgerError> {
-        self.ask(|reply, turn| Command::Superseded(entry, beside, reply, turn)).await
     }
 
     pub(super) async fn begin(&self, begin: Begin) -> Result<Begun, LedgerError> {

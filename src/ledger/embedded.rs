@@ -9,6 +9,7 @@ pub(in crate::ledger) mod ahead;
 pub(in crate::ledger) mod file;
 mod finder;
 mod known;
+mod later;
 mod newest;
 mod read;
 mod rows;
@@ -333,7 +334,7 @@ impl Embedded {
         entry: EntryId,
         beside: HashSet<EntryId>,
     ) -> Result<Option<super::Obstacle>, LedgerError> {
-        self.desk.superseded(entry, beside).await
+        self.read_beside(move |ledger| ledger.superseded(entry, &beside)).await
     }
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {

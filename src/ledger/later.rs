@@ -12,14 +12,15 @@
 //! - One that began earlier and was not over when this one began does too, if the undo puts back what was
 //!   read before: that may lack the other's effect, and to put it back would take that away.
 //!
-//! Limits: the newest [`MAX_LATER`] entries of a thing are looked at. If all of those came later and none
-//! stands in the way, the newest of them is said to: nobody looked at what is behind them. The entries of
-//! a version before things were noted are neither found nor answered for ([`Obstacle::Untold`]).
+//! Limits: a store looks at [`MAX_LATER`](super::MAX_LATER) entries of a thing, and of those that came later at no more than it
+//! can read at once. If there are more and none of them stands in the way, that is told as an obstacle too
+//! ([`Obstacle::Beyond`]). Entries of a version before things were noted are neither found nor answered for
+//! ([`Obstacle::Untold`]).
 
 use std::collections::HashSet;
 
+use super::Obstacle;
 use super::entry::State;
-use super::{MAX_LATER, Obstacle};
 use crate::contract::key::EntryId;
 
 /// The entry whose undo is asked about.
@@ -31,6 +32,8 @@ pub(super) struct Subject {
     pub(super) began: i64,
     /// Whether the state before it was read.
     pub(super) has_before: bool,
+    /// Whether more came later than were looked at.
+    pub(super) is_cut: bool,
 }
 
 /// Another entry of the thing that its undo would change.
@@ -48,7 +51,7 @@ pub(super) struct Candidate {
     pub(super) undone_by: Option<EntryId>,
 }
 
-/// What stands in the way of the subject's undo. `candidates` are the newest of its things, newest first;
+/// What stands in the way of the subject's undo. `candidates` are entries of its things, newest first;
 /// those of `beside` are passed over.
 pub(super) fn obstacle(
     subject: Subject,
@@ -75,11 +78,8 @@ pub(super) fn obstacle(
     if let Some(first) = first {
         return Some(Obstacle::After(first.entry));
     }
-    let newest = candidates.iter().find(|other| !beside.contains(&other.entry));
-    if let (true, Some(newest)) = (candidates.len() >= MAX_LATER, newest)
-        && candidates.iter().all(|other| other.number > subject.number)
-    {
-        return Some(Obstacle::After(newest.entry));
+    if subject.is_cut {
+        return Some(Obstacle::Beyond);
     }
     let overlapping = candidates.iter().filter(|_| subject.has_before).find(|other| {
         let is_over = !other.state.is_open()
@@ -125,11 +125,6 @@ pub(super) fn of_told<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8;
     of_filed(bytes.split_first().map_or(&[], |(_, hashes)| hashes))
 }
 
-/// The hash of what the upstream's id names, out of what [`told`] wrote.
-pub(super) fn made<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
-    of_told(bytes).next().filter(|_| bytes.first() == Some(&1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +147,7 @@ mod tests {
 
     /// Of the entry 5, which began in step 50.
     fn found(has_before: bool, candidates: &[Candidate], beside: &[i64]) -> Option<Obstacle> {
-        let subject = Subject { number: 5, began: 50, has_before };
+        let subject = Subject { number: 5, began: 50, has_before, is_cut: false };
         obstacle(subject, candidates, &beside.iter().copied().map(id).collect())
     }
 
@@ -203,14 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_newest_is_not_taken_for_nothing() {
-        let taken_back = |count: usize| -> Vec<Candidate> {
-            let numbers = 6..6 + i64::try_from(count).unwrap();
-            numbers.rev().map(|number| other(number, State::Undone)).collect()
+    fn what_nobody_looked_at_is_not_taken_for_nothing() {
+        let cut = |candidates: &[Candidate]| {
+            let subject = Subject { number: 5, began: 50, has_before: false, is_cut: true };
+            obstacle(subject, candidates, &HashSet::new())
         };
-        assert_eq!(found(true, &taken_back(MAX_LATER - 1), &[]), None);
-        let newest = id(5 + i64::try_from(MAX_LATER).unwrap());
-        assert_eq!(found(true, &taken_back(MAX_LATER), &[]), Some(Obstacle::After(newest)));
+        assert_eq!(cut(&[other(6, State::Undone)]), Some(Obstacle::Beyond));
+        assert_eq!(cut(&[other(6, State::Accepted)]), Some(Obstacle::After(id(6))));
     }
 
     #[test]
@@ -220,10 +214,9 @@ mod tests {
         assert_eq!(of_filed::<2>(&bytes).collect::<Vec<_>>(), [[1, 2], [3, 4]]);
         for (first, undo) in [(None, vec![]), (None, vec![[1, 2]]), (Some([9, 9]), vec![[1, 2]])] {
             let bytes = told(first, undo.iter().copied());
-            assert_eq!(made::<2>(&bytes), first);
             let all: Vec<[u8; 2]> = first.into_iter().chain(undo).collect();
             assert_eq!(of_told::<2>(&bytes).collect::<Vec<_>>(), all);
         }
-        assert_eq!(made::<2>(&[]), None);
+        assert_eq!(of_told::<2>(&[]).count(), 0);
     }
 }

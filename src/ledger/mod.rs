@@ -234,8 +234,8 @@ impl Ledger {
 
     /// What stands in the way of an accepted entry's undo: another entry of what the undo would change, that
     /// came after or was under way; `None` too for one without an undo, and for one of which nobody knows
-    /// what it would change. Those of `beside` are passed over as later ones. Sees what
-    /// [`Ledger::look`] sees; looks at [`MAX_LATER`] entries and no further.
+    /// what it would change. Those of `beside` are passed over as later ones. Only what
+    /// is on disk; looks at [`MAX_LATER`] entries of a thing and no further.
     ///
     /// # Errors
     ///

@@ -1,6 +1,5 @@
 //! What the handles ask the writer, and how it answers.
 
-use std::collections::HashSet;
 use std::sync::mpsc::Sender;
 
 use rusqlite::ErrorCode;
@@ -10,8 +9,7 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Begin, Begun, Broken, Finish, LedgerError, Look, Note, Obstacle, Part, Priors, Reason, Settled,
-    Stored,
+    Begin, Begun, Broken, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Stored,
 };
 
 use super::{Pending, Shared};
@@ -109,8 +107,6 @@ pub(in crate::ledger) enum Command {
     Answer(EntryId, Reply<Option<Stored>>, OwnedSemaphorePermit),
     Close(oneshot::Sender<()>),
     Look(Box<Look>, Reply<Priors>, OwnedSemaphorePermit),
-    /// Only of a store with a thread.
-    Superseded(EntryId, HashSet<EntryId>, Reply<Option<Obstacle>>, OwnedSemaphorePermit),
     Write(Write, Option<OwnedSemaphorePermit>),
 }
 

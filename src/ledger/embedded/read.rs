@@ -1,5 +1,6 @@
 //! Reading a ledger without its writer: for commands, for metrics, for the reconciler.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -7,12 +8,12 @@ use rusqlite::Connection;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Broken, Counts, Filter, Head, Keys, LedgerError, Pending, Reason, Record, Shown, Tally,
-    Verified,
+    Broken, Counts, Filter, Head, Keys, LedgerError, Obstacle, Pending, Reason, Record, Shown,
+    Tally, Verified,
 };
 
 use super::super::desk::command::Failure;
-use super::{OpenError, file, rows, verify};
+use super::{OpenError, file, later, rows, verify};
 
 /// A ledger opened for reading, beside a running sidecar or without one. Sees what is on disk, and
 /// never keeps the writer waiting.
@@ -99,6 +100,19 @@ impl FileReader {
         entry: EntryId,
     ) -> Result<Option<Pending>, LedgerError> {
         rows::pending_of(&self.conn, entry).map_err(unreadable)
+    }
+
+    /// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(super) fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<Obstacle>, LedgerError> {
+        later::superseded(&self.conn, entry, beside).map_err(unreadable)
     }
 
     /// Follows the chain over the history; looks for `heads` on the way.

@@ -57,13 +57,17 @@ CREATE TABLE entry (
   verdict TEXT,                    -- of what was read since the finish; NULL: the finish's holds
   removed INTEGER NOT NULL DEFAULT 0, -- of what it held of its call: 1 a part was redacted,
                                    -- 2 retention removed it
-  things BLOB                      -- keyed hashes of what it changes, 8 bytes each: finder.hash
+  things BLOB,                     -- keyed hashes of what it changes, 8 bytes each
+  made BLOB                        -- one of what the upstream's id names, where that says what it is
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
 CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE state <= 4;
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
+
+-- Who changes what, in the order of entries, so that a begin appends to it.
+CREATE INDEX touched ON entry (number, things, made) WHERE things IS NOT NULL OR made IS NOT NULL;
 
 CREATE TABLE alias (
   -- Further keys under which a caller sent the same entry again.
@@ -73,7 +77,7 @@ CREATE TABLE alias (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE finder (
-  -- Where an entry with this key, digest, undo mark or thing is: a keyed hash, and entry.number. Rows for
+  -- Where an entry with this key, digest or undo mark is: a keyed hash, and entry.number. Rows for
   -- entries above meta.indexed_to come later, many in one go; takeback has those in memory.
   hash INTEGER NOT NULL,
   entry INTEGER NOT NULL,

@@ -7,7 +7,6 @@
 mod begin;
 pub(super) mod chained;
 mod finish;
-mod later;
 mod note;
 mod removal;
 
@@ -20,7 +19,6 @@ use crate::contract::key::{Digest, EntryId, Key};
 use crate::ledger::chain::Chain;
 use crate::ledger::chain::row::{Content, First, Row as ChainRow};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::later::of_filed;
 use crate::ledger::{Expected, Keys, Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stored, Stranger};
 
 use super::super::desk::command::{Done, Settle, TookBack};
@@ -87,7 +85,7 @@ impl Store {
         let mut finder = Finder::new(Arc::clone(known), indexed_to);
         let mut statement = self.conn.prepare(
             "SELECT e.number, e.principal, e.staged, e.key, e.digest, \
-             CASE WHEN e.state = 5 THEN f.undo_mark END, e.things, f.things \
+             CASE WHEN e.state = 5 THEN f.undo_mark END \
              FROM entry e LEFT JOIN history f ON f.seq = e.finish WHERE e.number > ?1",
         )?;
         let mut rows = statement.query([indexed_to])?;
@@ -103,12 +101,6 @@ impl Store {
             if let Some(mark) = row.get::<_, Option<[u8; 32]>>(5)? {
                 let hash = known.hash(&principal, Trace::UndoMark(&Digest(mark)));
                 finder.add(&self.conn, hash, number)?;
-            }
-            let filed: Option<Vec<u8>> = row.get(6)?;
-            let told: Option<Vec<u8>> = row.get(7)?;
-            let made = told.as_deref().and_then(crate::ledger::later::made);
-            for hash in of_filed(filed.as_deref().unwrap_or_default()).chain(made) {
-                finder.add(&self.conn, i64::from_be_bytes(hash), number)?;
             }
         }
         drop(rows);

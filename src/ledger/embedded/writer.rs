@@ -240,11 +240,6 @@ impl Writer {
                     let priors = self.read(|store| store.look(&look));
                     tell(reply, priors);
                 }
-                Command::Superseded(entry, beside, reply, permit) => {
-                    drop(permit);
-                    let found = self.read(|store| store.superseded(entry, &beside));
-                    tell(reply, found);
-                }
                 Command::Write(write, permit) => {
                     drop(permit);
                     self.take(write);

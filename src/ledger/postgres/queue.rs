@@ -87,10 +87,6 @@ impl Queue {
                     }
                 }
             }
-            // Its reader answers that itself.
-            Some(Command::Superseded(_, _, reply, _turn)) => {
-                tell(reply, Err(LedgerError::Unavailable(Reason::Failed)));
-            }
             Some(Command::Write(write, turn)) => {
                 drop(turn);
                 self.write(write, down, shared);

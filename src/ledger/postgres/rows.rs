@@ -285,24 +285,22 @@ pub(super) async fn superseded(
         return Ok(Some(Obstacle::Untold));
     };
     let mut candidates: Vec<Candidate> = Vec::new();
+    let mut is_cut = false;
     for thing in of_told(&told).map(Uuid::from_bytes) {
         let limit = limit_of(MAX_LATER);
-        for row in session.query(TOUCHED, &[&thing, &uuid(entry), &limit]).await? {
-            candidates.push(candidate(&row)?);
-        }
+        let rows = session.query(TOUCHED, &[&thing, &uuid(entry), &limit]).await?;
+        let found: Vec<Candidate> = rows.iter().map(candidate).collect::<Result<_, _>>()?;
+        is_cut |= found.len() >= MAX_LATER && found.iter().all(|other| other.number > number);
+        candidates.extend(found);
     }
     candidates.sort_unstable_by_key(|other| std::cmp::Reverse(other.number));
     candidates.dedup_by_key(|other| other.number);
-    candidates.truncate(MAX_LATER);
-    if candidates.is_empty() {
-        return Ok(None);
-    }
     let steps = session.query(HISTORY, &[&version]).await?;
     let steps: Vec<Step> = steps.iter().map(step).collect::<Result<_, _>>()?;
     let began = steps.iter().rev().find(|step| step.to == State::Begun);
     let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
     let has_before = !session.query(BEFORE, &[&uuid(entry)]).await?.is_empty();
-    Ok(obstacle(Subject { number, began, has_before }, &candidates, beside))
+    Ok(obstacle(Subject { number, began, has_before, is_cut }, &candidates, beside))
 }
 
 /// The lowest id that an entry of this time, in milliseconds since 1970, can have.

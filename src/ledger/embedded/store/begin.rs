@@ -74,7 +74,7 @@ impl Store {
         let Some(number) = self.next_number(begin.entry)? else {
             return Ok(Done::Refused);
         };
-        let (things, filed) = self.things(begin);
+        let filed = self.filed(begin);
         self.conn
             .prepare_cached(
                 "INSERT INTO entry (number, id, version, finish, state, attempt, began_ms, \
@@ -136,9 +136,6 @@ impl Store {
         let attempt = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, Some(&first), Content::Attempt(&attempt))?;
         self.keep_before(number, begin)?;
-        for thing in things {
-            self.finder.add(&self.conn, thing, number)?;
-        }
         self.finder.add(&self.conn, hashes.digest, number)?;
         if let Some(hash) = hashes.key {
             self.finder.add(&self.conn, hash, number)?;
@@ -187,12 +184,9 @@ impl Store {
             ..Step::of(subject, State::Begun, None, begin.now_ms)
         };
         self.keep_commitment(subject)?;
-        let (things, filed) = self.things(begin);
+        let filed = self.filed(begin);
         let content = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, None, Content::Attempt(&content))?;
-        for thing in things {
-            self.finder.add(&self.conn, thing, subject.number)?;
-        }
         self.keep_before(subject.number, begin)?;
         // It will have a content again, which retention must come by once more.
         self.conn
@@ -239,12 +233,10 @@ impl Store {
         Ok(attempt)
     }
 
-    /// The hashes of what a call changes, and how they stand with its entry.
-    fn things(&self, begin: &Begin) -> (Vec<i64>, Option<Vec<u8>>) {
-        let hash = |thing| self.known.hash("", Trace::Thing(thing));
-        let hashes: Vec<i64> = begin.things.iter().map(hash).collect();
-        let filed = later::filed(hashes.iter().map(|hash| hash.to_be_bytes()));
-        (hashes, filed)
+    /// How what a call changes stands with its entry.
+    fn filed(&self, begin: &Begin) -> Option<Vec<u8>> {
+        let hash = |thing| self.known.hash("", Trace::Thing(thing)).to_be_bytes();
+        later::filed(begin.things.iter().map(hash))
     }
 
     /// Notes that an entry is open.

@@ -47,7 +47,9 @@ impl Store {
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
         if let Some(made) = &finish.made {
             let hash = self.known.hash("", Trace::Thing(made));
-            self.finder.add(&self.conn, hash, subject.number)?;
+            self.conn
+                .prepare_cached("UPDATE entry SET made = ?2 WHERE number = ?1")?
+                .execute(params![subject.number, hash.to_be_bytes()])?;
         }
         let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
         let seq = self.finish_step(&step, finish, kept)?;
