@@ -22,6 +22,8 @@ const COPIES: &str = "CREATE SCHEMA IF NOT EXISTS bench; \
 const BATCH: &str = "BEGIN;
     INSERT INTO bench.finder SELECT gen_random_uuid(), gen_random_uuid()
       FROM generate_series(1, 128);
+    INSERT INTO bench.touched SELECT gen_random_uuid(), gen_random_uuid()
+      FROM generate_series(1, 64);
     INSERT INTO bench.entry (id, number, version, finish, state, attempt, owner, began_ms,
       attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, twin,
       principal, key, digest, mark, operation, fingerprint, policy_revision, class, kind,

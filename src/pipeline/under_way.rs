@@ -14,7 +14,7 @@
 //! Not seen: writes of other sidecars, and one that its upstream answers later (`waiting`). A plan and a
 //! replay see those.
 //!
-//! Limits: of each write the first [`MET`] others are known by name; when there were more, one that changed
+//! Limits: of each write the first eight others are known by name; when there were more, one that changed
 //! nothing is not taken out again.
 
 use std::collections::HashMap;
