@@ -1,9 +1,9 @@
 //! Who else changed what an undo would change.
 //!
 //! What an entry changes is random to a B-tree, and an index by it would cost each begin more than all else
-//! in it (see [`finder`](super::finder)), while it is asked for as seldom as an undo. So the index `touched`
-//! is in the order of entries, where a begin appends to it, and holds nothing but what is compared: some
-//! millions of rows are read in a second. [`MAX_READ`] are, each way.
+//! in it (see [`finder`](super::finder)), while it is asked for as seldom as an undo. So the table
+//! `touched` is in the order of entries, where a begin appends to it, and holds nothing but what is
+//! compared: some millions of rows are read in a second. [`MAX_READ`] are, each way.
 
 use std::collections::HashSet;
 
@@ -18,11 +18,26 @@ use crate::ledger::{MAX_LATER, Obstacle};
 /// How many rows of the index are read: less than a tenth of a second.
 const MAX_READ: usize = 200_000;
 
-const LATER: &str = "SELECT number, things, made FROM entry INDEXED BY touched \
-     WHERE number > ?1 AND (things IS NOT NULL OR made IS NOT NULL) ORDER BY number LIMIT ?2";
+const LATER: &str = "SELECT entry, things FROM touched WHERE entry > ?1 ORDER BY entry LIMIT ?2";
 
-const EARLIER: &str = "SELECT number, things, made FROM entry INDEXED BY touched \
-     WHERE number < ?1 AND (things IS NOT NULL OR made IS NOT NULL) ORDER BY number DESC LIMIT ?2";
+const EARLIER: &str =
+    "SELECT entry, things FROM touched WHERE entry < ?1 ORDER BY entry DESC LIMIT ?2";
+
+/// Files an entry under more things, or a new one under its first.
+pub(super) fn file(conn: &Connection, number: i64, things: &[u8]) -> rusqlite::Result<()> {
+    let filed: Option<Vec<u8>> = conn
+        .prepare_cached("SELECT things FROM touched WHERE entry = ?1")?
+        .query_row([number], |row| row.get(0))
+        .optional()?;
+    let filed = filed.unwrap_or_default();
+    if of_filed::<8>(things).all(|thing| of_filed(&filed).any(|there| there == thing)) {
+        return Ok(());
+    }
+    let all = [&filed, things].concat();
+    conn.prepare_cached("INSERT OR REPLACE INTO touched (entry, things) VALUES (?1, ?2)")?
+        .execute((number, all))?;
+    Ok(())
+}
 
 /// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
 pub(super) fn superseded(
@@ -71,9 +86,7 @@ fn touching(
     let mut read: usize = 0;
     while let Some(row) = rows.next()? {
         read = read.saturating_add(1);
-        let filed = row.get_ref(1)?.as_blob_or_null()?.unwrap_or_default();
-        let made = row.get_ref(2)?.as_blob_or_null()?.unwrap_or_default();
-        if of_filed(filed).chain(of_filed(made)).any(|thing| things.contains(&thing)) {
+        if of_filed(row.get_ref(1)?.as_blob()?).any(|thing| things.contains(&thing)) {
             numbers.push(row.get(0)?);
         }
         if numbers.len() >= MAX_LATER {

@@ -57,8 +57,7 @@ CREATE TABLE entry (
   verdict TEXT,                    -- of what was read since the finish; NULL: the finish's holds
   removed INTEGER NOT NULL DEFAULT 0, -- of what it held of its call: 1 a part was redacted,
                                    -- 2 retention removed it
-  things BLOB,                     -- keyed hashes of what it changes, 8 bytes each
-  made BLOB                        -- one of what the upstream's id names, where that says what it is
+  things BLOB                      -- keyed hashes of what it changes, 8 bytes each
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -66,8 +65,12 @@ CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE st
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
 
--- Who changes what, in the order of entries, so that a begin appends to it.
-CREATE INDEX touched ON entry (number, things, made) WHERE things IS NOT NULL OR made IS NOT NULL;
+CREATE TABLE touched (
+  -- Who changes what, in the order of entries, so that a begin appends to it: entry.things, and what
+  -- the upstream's id names where nothing else says it.
+  entry INTEGER PRIMARY KEY,       -- entry.number
+  things BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE alias (
   -- Further keys under which a caller sent the same entry again.

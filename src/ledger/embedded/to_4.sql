@@ -2,6 +2,8 @@
 -- there neither is known.
 
 ALTER TABLE entry ADD COLUMN things BLOB;
-ALTER TABLE entry ADD COLUMN made BLOB;
 ALTER TABLE history ADD COLUMN things BLOB;
-CREATE INDEX touched ON entry (number, things, made) WHERE things IS NOT NULL OR made IS NOT NULL;
+CREATE TABLE touched (
+  entry INTEGER PRIMARY KEY,
+  things BLOB NOT NULL
+) STRICT;

@@ -136,6 +136,11 @@ impl Store {
         let attempt = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, Some(&first), Content::Attempt(&attempt))?;
         self.keep_before(number, begin)?;
+        if let Some(filed) = &filed {
+            self.conn
+                .prepare_cached("INSERT INTO touched (entry, things) VALUES (?1, ?2)")?
+                .execute(params![number, filed])?;
+        }
         self.finder.add(&self.conn, hashes.digest, number)?;
         if let Some(hash) = hashes.key {
             self.finder.add(&self.conn, hash, number)?;
@@ -188,6 +193,9 @@ impl Store {
         let content = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, None, Content::Attempt(&content))?;
         self.keep_before(subject.number, begin)?;
+        if let Some(filed) = &filed {
+            super::super::later::file(&self.conn, subject.number, filed)?;
+        }
         // It will have a content again, which retention must come by once more.
         self.conn
             .prepare_cached(

@@ -47,9 +47,7 @@ impl Store {
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
         if let Some(made) = &finish.made {
             let hash = self.known.hash("", Trace::Thing(made));
-            self.conn
-                .prepare_cached("UPDATE entry SET made = ?2 WHERE number = ?1")?
-                .execute(params![subject.number, hash.to_be_bytes()])?;
+            super::super::later::file(&self.conn, subject.number, &hash.to_be_bytes())?;
         }
         let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
         let seq = self.finish_step(&step, finish, kept)?;
