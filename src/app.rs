@@ -51,6 +51,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::fetch::Fetch;
 use crate::pipeline::live::{Live, Policies};
+use crate::pipeline::under_way::UnderWay;
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts, fill_random};
 use crate::policy::{self, Faulty, Watch};
 use crate::server::{self, BindError, Drain, Security};
@@ -367,6 +368,7 @@ fn build_on(
         settings: Settings { spans, ..settings(&config) },
         tasks: tasks.clone(),
         mcp: McpState::default(),
+        under_way: UnderWay::default(),
     });
     if config.ledger.file().is_none() {
         make_folder(&config.admin_listen)

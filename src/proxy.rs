@@ -30,7 +30,7 @@ use crate::call::payload::{self, Body, Budget, CollectError, Collected, Trailers
 use crate::call::refusal::Refusal;
 use crate::call::spans::CallSpan;
 use crate::call::trace::TraceParent;
-use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
+use crate::call::{Call, Confirmation, Control, Head, Oddity, Payload, Permit, Transport, has_any};
 use crate::contract::class::Level;
 use crate::contract::report::{MAX_HEADER, Report};
 use crate::http::decode::{Decoded, decode};
@@ -657,6 +657,9 @@ fn tool_control(control: &mut Control, call: &ToolCall) -> Result<(), Refusal> {
 /// an address or `localhost`, which no name server can turn; with `https` the browser has checked that
 /// whoever answers holds the name's certificate.
 fn check_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
+    if !has_any(headers, &[header::ORIGIN]) {
+        return Ok(());
+    }
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let Some(origin) = origins.next() else {
         return Ok(());

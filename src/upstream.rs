@@ -48,6 +48,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, Sleep};
 
+use crate::call::has_any;
 use crate::call::payload::Body;
 use crate::contract::operation::is_safe;
 use crate::tasks::Tasks;
@@ -485,6 +486,9 @@ fn lost_reason(error: &hyper::Error) -> LostReason {
 /// hyper reads an answer with both framings as chunked and keeps the length; the next reader may not
 /// (H-20r). One in a further coding, such as `gzip, chunked`, it would pass on as if it were plain.
 fn is_framed_oddly(headers: &HeaderMap) -> bool {
+    if !has_any(headers, &[TRANSFER_ENCODING]) {
+        return false;
+    }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return false };
     let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -511,16 +515,16 @@ fn frame(request: &mut Request<Body>) {
     // A safe method asks for nothing by its content, so that none needs to be told of.
     let has_meaning = !is_safe(request.method());
     let headers = request.headers_mut();
-    headers.remove(TRANSFER_ENCODING);
+    if has_any(headers, &[TRANSFER_ENCODING, CONTENT_LENGTH]) {
+        headers.remove(TRANSFER_ENCODING);
+        headers.remove(CONTENT_LENGTH);
+    }
     match length {
-        Some(0) if !has_meaning => {
-            headers.remove(CONTENT_LENGTH);
-        }
+        Some(0) if !has_meaning => {}
         Some(length) => {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         None => {
-            headers.remove(CONTENT_LENGTH);
             headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
     }

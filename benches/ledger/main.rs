@@ -43,6 +43,7 @@ use std::time::{Duration, Instant};
 
 use takeback::contract::class::{Class, Disposition, Kind, Verdict};
 use takeback::contract::key::{Digest, EntryId, Key, OperationId};
+use takeback::contract::thing::Thing;
 use takeback::ledger::{
     Answer, Begin, Begun, Embedded, Expected, Finish, Guard, Ledger, Look, Options, Principal,
     State,
@@ -426,6 +427,8 @@ fn call() -> Begin {
         kind: Kind::Create,
         transport: "http",
         target: "POST /repos/octo/hello/issues/1/comments".to_owned(),
+        // Each its own: what is written to once is what an index has most of.
+        things: vec![Thing(Digest(*mark))],
         task: None,
         staged_for: None,
         ledger_id: key,
@@ -452,7 +455,9 @@ fn finish(entry: EntryId) -> Finish {
         answered: true,
         upstream_status: Some(201),
         upstream_id: Some("100".to_owned()),
+        made: None,
         undo: Some(undo.to_owned()),
+        undo_things: vec![Thing(Digest([5; 32]))],
         undo_mark: Some(Digest({
             let mut mark = [0; 32];
             mark[..16].copy_from_slice(entry.as_bytes());

@@ -15,12 +15,15 @@ const COPIES: &str = "CREATE SCHEMA IF NOT EXISTS bench; \
     CREATE TABLE bench.entry (LIKE takeback.entry INCLUDING ALL); \
     CREATE TABLE bench.history (LIKE takeback.history INCLUDING ALL); \
     CREATE TABLE bench.finder (LIKE takeback.finder INCLUDING ALL); \
+    CREATE TABLE bench.touched (LIKE takeback.touched INCLUDING ALL); \
     CREATE SEQUENCE bench.step";
 
 /// What 64 begins write.
 const BATCH: &str = "BEGIN;
     INSERT INTO bench.finder SELECT gen_random_uuid(), gen_random_uuid()
       FROM generate_series(1, 128);
+    INSERT INTO bench.touched SELECT gen_random_uuid(), gen_random_uuid()
+      FROM generate_series(1, 64);
     INSERT INTO bench.entry (id, number, version, finish, state, attempt, owner, began_ms,
       attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, twin,
       principal, key, digest, mark, operation, fingerprint, policy_revision, class, kind,

@@ -18,7 +18,7 @@ use super::entries::time;
 use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
-use crate::ledger::{Filter, LedgerError, ReadOnly};
+use crate::ledger::{Filter, Ledger, LedgerError, Obstacle, ReadOnly};
 use crate::pipeline::reconcile::is_gone;
 use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
 
@@ -150,17 +150,10 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
     let standings: Vec<(EntryId, Standing)> =
         planned.iter().map(|planned| (planned.record.prior.entry, planned.standing)).collect();
-    let obstacles = read(admin, move |ledger| obstacles(ledger, own, &standings)).await?;
+    let obstacles = obstacles(&admin.shared.ledger, own, &standings).await?;
     for planned in &mut planned {
-        let entry = planned.record.prior.entry;
-        match obstacles.get(&entry) {
-            None => {}
-            Some(by) if by.as_bytes() > entry.as_bytes() => {
-                planned.supersede(format!("entry {by} came after it"));
-            }
-            Some(by) => planned.supersede(format!(
-                "entry {by} was under way when it began, and what it put in the other's place is not known"
-            )),
+        if let Some(obstacle) = obstacles.get(&planned.record.prior.entry) {
+            planned.supersede(obstacle.to_string());
         }
     }
     // Dropping what is not looked up in time leaves it as the ledger knows it.
@@ -170,18 +163,18 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
 
 /// What stands in the way of the undo of each entry of a task, newest first. Newer writes of the task are
 /// taken back before, and the calls that do it are no obstacles; those that are not taken back are.
-fn obstacles(
-    ledger: &ReadOnly,
+async fn obstacles(
+    ledger: &Ledger,
     own: HashSet<EntryId>,
     standings: &[(EntryId, Standing)],
-) -> Result<HashMap<EntryId, EntryId>, LedgerError> {
+) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
     let mut beside = own;
     let mut obstacles = HashMap::new();
     for (entry, standing) in standings {
         match standing {
             Standing::Available => {
-                if let Some(by) = ledger.superseded(*entry, &beside)? {
-                    obstacles.insert(*entry, by);
+                if let Some(obstacle) = ledger.superseded(*entry, &beside).await? {
+                    obstacles.insert(*entry, obstacle);
                     beside.remove(entry);
                 }
             }

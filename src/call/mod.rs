@@ -109,6 +109,12 @@ pub struct Head {
     pub span: Option<Arc<CallSpan>>,
 }
 
+/// Whether one of these names is there. To look along the few names that a message has costs less than
+/// to hash one, and what is asked for this way is seldom there.
+pub fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    headers.keys().any(|name| names.contains(name))
+}
+
 /// What a connection says of a request (standards H-6, MCP-49).
 #[derive(Clone, Debug, Default)]
 pub struct Origin {

@@ -58,6 +58,11 @@ impl EntryId {
         uuid::Uuid::try_parse(text).ok().map(Self)
     }
 
+    /// When it was made; milliseconds since 1970.
+    pub fn unix_ms(&self) -> i64 {
+        self.as_bytes().iter().take(6).fold(0, |ms, byte| ms * 256 + i64::from(*byte))
+    }
+
     /// The id's bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()

@@ -28,5 +28,6 @@ pub mod selector;
 mod slots;
 pub mod status;
 pub mod template;
+pub mod thing;
 pub mod undeclared;
 pub mod undo;

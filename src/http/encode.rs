@@ -8,8 +8,8 @@ use super::grpc::is_grpc;
 use super::headers::IDEMPOTENCY_KEY;
 use super::injected::Injected;
 use super::pairs;
-use crate::call::Head;
 use crate::call::refusal::Refusal;
+use crate::call::{Head, has_any};
 use crate::contract::json::{Doc, Edits, Kind, Value, write_string};
 use crate::contract::key::{Carrier, Key, KeyError, Place};
 
@@ -89,9 +89,11 @@ pub fn request_head(
         append_forwarded(head, &mut headers);
     } else {
         // What a peer that is not listed says of others is not passed on (standards H-6).
-        headers.remove(header::FORWARDED);
-        headers.remove(FORWARDED_PORT);
-        headers.remove(REAL_IP);
+        if has_any(&headers, &[header::FORWARDED, FORWARDED_PORT, REAL_IP]) {
+            headers.remove(header::FORWARDED);
+            headers.remove(FORWARDED_PORT);
+            headers.remove(REAL_IP);
+        }
         if head.origin.is_tls {
             // The handshake was with us: nobody in between can have seen a client's certificate.
             headers.remove(FORWARDED_CERT);

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
+use crate::call::has_any;
 use crate::call::payload::Body;
 use crate::call::refusal::Refusal;
 use crate::contract::json::write_string;
@@ -81,7 +82,7 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
 pub fn put_report(response: &mut Response<Body>, name: &HeaderName, report: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(name.clone(), report);
-    if headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN)
+    if has_any(headers, &[header::ACCESS_CONTROL_ALLOW_ORIGIN])
         && let Ok(value) = HeaderValue::from_str(name.as_str())
     {
         headers.append(header::ACCESS_CONTROL_EXPOSE_HEADERS, value);

@@ -18,11 +18,12 @@
 //! an editor who does not know of them, but whoever can write the store can write the chain anew.
 //! [`Keys`] says which; the first row of a chain, and each at which the key changes, names it.
 //!
-//! **What a link covers.** All that a row says of a step goes in as it stands. What a call and its
-//! answer held (the target, lookup and state before it; undo, compensation and answer) is only
-//! committed to, by a salted hash, so that it can be removed without breaking the chain: then the
-//! salt goes too, and the hash that is left tells nothing, however few values there might be. Removal
-//! is a row of the chain itself, so that none passes for it.
+//! **What a link covers.** All that a row says of a step goes in as it stands, keyed hashes of what the
+//! call changes among it. What a call and its answer held (the
+//! target, lookup and state before it; undo, compensation and answer) is only committed to, by a salted
+//! hash, so that it can be removed without breaking the chain: then the salt goes too, and the hash that
+//! is left tells nothing, however few values there might be. Removal is a row of the chain itself, so
+//! that none passes for it.
 //!
 //! What ends a chain cannot be missed from inside it: rows cut off at the end are found only by a
 //! [head](Head) that was kept elsewhere. The sidecar writes it to its log, and a file's writer keeps it

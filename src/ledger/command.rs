@@ -4,6 +4,7 @@ use super::chain::row::{Attempt, Row, Told};
 use super::{Cause, Reason, State};
 use crate::contract::class::{Class, Disposition, Kind, Outcome, Verdict, words};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
+use crate::contract::thing::Thing;
 
 /// The largest answer body that is kept for a repeat, in bytes, inclusive (standards I-9).
 pub const MAX_ANSWER: usize = 256 * 1024;
@@ -201,6 +202,9 @@ pub struct Begin {
     pub transport: &'static str,
     /// Method and path, or the tool's name.
     pub target: String,
+    /// What the call changes, as far as that is known before it is made. The entry is filed under them;
+    /// of each a keyed hash is kept for as long as the entry is.
+    pub things: Vec<Thing>,
     /// The caller's label.
     pub task: Option<String>,
     /// The operation whose draft this call is.
@@ -241,6 +245,8 @@ impl Begin {
             kind: self.kind.as_str(),
             spent_ms: self.spend.map(|spend| spend.expires_ms),
             spent_nonce: self.spend.as_ref().map(|spend| &spend.nonce[..]),
+            // Hashed with what each store has for it.
+            things: None,
             target: &self.target,
             lookup: self.lookup.as_deref(),
             before: self.before.as_deref(),
@@ -297,8 +303,12 @@ pub struct Finish {
     pub upstream_status: Option<u16>,
     /// The upstream's id of what was made.
     pub upstream_id: Option<String>,
+    /// What that id names, if the call changed it and nothing else says so. The entry is filed under it.
+    pub made: Option<Thing>,
     /// The resolved inverse, JSON.
     pub undo: Option<String>,
+    /// What the undo would change.
+    pub undo_things: Vec<Thing>,
     /// The [`Look::mark`] of the call that takes this one back.
     pub undo_mark: Option<Digest>,
     /// The resolved compensation, JSON.
@@ -405,9 +415,40 @@ pub struct Note {
 /// ledger, written before the call: what is larger is no resource that one call puts back.
 pub const MAX_BEFORE: usize = 64 * 1024;
 
-/// How many later entries are looked through for one that stands in the way of an undo: some tens of
+/// How many entries of a thing are looked through for one that stands in the way of an undo: some
 /// milliseconds. An undo is taken soon or not at all.
-pub const MAX_LATER: usize = 20_000;
+pub const MAX_LATER: usize = 1_024;
+
+/// What stands in the way of an undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// An entry of what the undo would change, which came after.
+    After(EntryId),
+    /// An entry of it that was not over when the undo's own began: what was read before may lack its
+    /// effect.
+    Beside(EntryId),
+    /// More entries came after than are looked through.
+    Beyond,
+    /// The entry was recorded by a version that did not note what its undo would change.
+    Untold,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::After(by) => write!(f, "entry {by} came after it"),
+            Self::Beside(by) => write!(
+                f,
+                "entry {by} was under way when it began, and what it put in the other's place is not \
+                 known"
+            ),
+            Self::Beyond => f.write_str("more came after it than can be looked through"),
+            Self::Untold => {
+                f.write_str("an older version recorded it and did not note what its undo changes")
+            }
+        }
+    }
+}
 
 /// What became of a queued finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

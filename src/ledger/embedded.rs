@@ -329,8 +329,12 @@ impl Embedded {
         self.read_beside(move |ledger| ledger.pending(entry)).await
     }
 
-    pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
-        self.read_beside(move |ledger| ledger.superseded(entry, &HashSet::new())).await
+    pub(super) async fn superseded(
+        &self,
+        entry: EntryId,
+        beside: HashSet<EntryId>,
+    ) -> Result<Option<super::Obstacle>, LedgerError> {
+        self.read_beside(move |ledger| ledger.superseded(entry, &beside)).await
     }
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {

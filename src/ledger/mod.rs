@@ -25,6 +25,7 @@ mod desk;
 mod embedded;
 mod entry;
 mod health;
+mod later;
 mod place;
 mod postgres;
 mod read;
@@ -32,6 +33,8 @@ mod record;
 mod redact;
 #[cfg(test)]
 mod tests;
+
+use std::collections::HashSet;
 
 use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
@@ -41,8 +44,8 @@ use desk::Desk;
 pub use chain::{Acknowledged, Broken, ChainState, Flaw, Head, KeyId, Keys, KeysError, Verified};
 pub use command::{
     Answer, Begin, Begun, Due, Expected, Finish, Finished, Guard, LedgerError, Look, MAX_ANSWER,
-    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Principal, Prior, Priors, Removed,
-    Settled, Spend, Stranger,
+    MAX_BEFORE, MAX_LATER, MAX_UNKNOWN_NAMED, Note, Noted, Obstacle, Principal, Prior, Priors,
+    Removed, Settled, Spend, Stranger,
 };
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
@@ -229,17 +232,22 @@ impl Ledger {
         }
     }
 
-    /// The first later entry, accepted or open, that is of the resource which this entry's undo
-    /// changes: the same path, or the same thing by the upstream's id of it; only what is on disk. It
-    /// looks through [`MAX_LATER`] later entries and no further.
+    /// What stands in the way of an accepted entry's undo: another entry of what the undo would change, that
+    /// came after or was under way; `None` too for one without an undo, and for one of which nobody knows
+    /// what it would change. Those of `beside` are passed over as later ones. Only what
+    /// is on disk; looks at [`MAX_LATER`] entries of a thing and no further.
     ///
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`].
-    pub async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+    pub async fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> Result<Option<Obstacle>, LedgerError> {
         match self {
-            Self::Embedded(embedded) => embedded.superseded(entry).await,
-            Self::Postgres(postgres) => postgres.superseded(entry).await,
+            Self::Embedded(embedded) => embedded.superseded(entry, beside.clone()).await,
+            Self::Postgres(postgres) => postgres.superseded(entry, beside.clone()).await,
         }
     }
 

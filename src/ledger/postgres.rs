@@ -52,6 +52,7 @@ mod verify;
 mod word;
 mod writer;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,8 @@ use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
 use super::place::Address;
 use super::{
-    Counts, Filter, LedgerError, OpenError, Options, Pending, Reason, Record, Recovered, State,
+    Counts, Filter, LedgerError, Obstacle, OpenError, Options, Pending, Reason, Record, Recovered,
+    State,
 };
 use crate::contract::key::EntryId;
 use chained::Chained;
@@ -159,9 +161,13 @@ impl Postgres {
         reader::ask(&self.asks, read).await
     }
 
-    pub(super) async fn superseded(&self, entry: EntryId) -> Result<Option<EntryId>, LedgerError> {
+    pub(super) async fn superseded(
+        &self,
+        entry: EntryId,
+        beside: HashSet<EntryId>,
+    ) -> Result<Option<Obstacle>, LedgerError> {
         let read = move |session: Arc<Session>| async move {
-            rows::superseded(&session, entry, &[]).await
+            rows::superseded(&session, entry, &beside).await
         };
         reader::ask(&self.asks, read).await
     }

@@ -1,7 +1,5 @@
 //! Reading a ledger without writing it: for commands, for the admin API.
 
-use std::collections::HashSet;
-
 use crate::contract::key::EntryId;
 
 use super::embedded::FileReader;
@@ -83,24 +81,6 @@ impl ReadOnly {
         match &self.store {
             Store::File(reader) => reader.unknowns(limit),
             Store::Postgres(reader) => reader.unknowns(limit),
-        }
-    }
-
-    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
-    /// [`Ledger::superseded`](super::Ledger::superseded). Those of `beside` are passed over: what is
-    /// taken back before it is no obstacle.
-    ///
-    /// # Errors
-    ///
-    /// [`LedgerError::Unavailable`] if the store does not read.
-    pub fn superseded(
-        &self,
-        entry: EntryId,
-        beside: &HashSet<EntryId>,
-    ) -> Result<Option<EntryId>, LedgerError> {
-        match &self.store {
-            Store::File(reader) => reader.superseded(entry, beside),
-            Store::Postgres(reader) => reader.superseded(entry, beside),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Answer, Cause, Noted, Prior, State};
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
-use crate::contract::json::Doc;
 use crate::contract::key::{Digest, EntryId, OperationId};
 
 /// All that the ledger has of one entry but the answer's bytes.
@@ -70,11 +69,19 @@ pub struct FinishRecord {
 }
 
 impl FinishRecord {
-    /// The path, without query, that the undo's call dials; a tool's has none.
-    pub(super) fn undo_path(&self) -> Option<String> {
-        let doc = Doc::parse(self.undo.clone()?).ok()?;
-        let path = doc.root().get("http")?.get("path")?.as_str()?;
-        Some(path.split('?').next().unwrap_or_default().to_owned())
+    /// As it is shown of an entry in this state: what takes a call back belongs to one that is accepted. Of
+    /// one that may still turn out to be, it is kept and not offered.
+    pub(super) fn shown_in(self, state: State) -> Self {
+        match state {
+            State::Accepted | State::Undone => self,
+            State::Begun | State::Rejected | State::Unknown | State::Waiting => Self {
+                undo: None,
+                compensate: None,
+                deadline_ms: None,
+                undo_unavailable: None,
+                ..self
+            },
+        }
     }
 }
 

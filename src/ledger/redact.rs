@@ -11,8 +11,8 @@
 //!
 //! A call that was resolved is taken out whole, because one with a gap in it would be another call; and
 //! an answer of which a part is gone is not given to a repeat, which is told so instead. What an entry
-//! is known by (principal, key, digests) and who decided what and why stay: they are what a repeat and
-//! an inquiry need.
+//! is known by (principal, key, digests, keyed hashes of what it changes) and who decided what and why stay:
+//! they are what a repeat, the undo of an earlier call and an inquiry need.
 //!
 //! Pure; the stores read the rows, write what is left, and note it in the history.
 

@@ -8,6 +8,7 @@ mod chained;
 mod faults;
 mod files;
 mod known;
+mod later;
 mod model;
 mod notes;
 mod reads;
@@ -25,6 +26,7 @@ use super::desk::{PENDING, PENDING_BYTES};
 use super::*;
 use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, Key, OperationId};
+use crate::contract::thing::Thing;
 
 /// Commits that fail on purpose.
 #[derive(Debug, Default)]
@@ -239,6 +241,7 @@ impl Call {
             kind: Kind::Create,
             transport: "http",
             target: "POST /comments".to_owned(),
+            things: vec![thing(self.digest)],
             task: Some("task-1".to_owned()),
             staged_for: None,
             key_sent: true,
@@ -250,6 +253,11 @@ impl Call {
             now_ms: 2_000,
         }
     }
+}
+
+/// A thing, by a small number.
+fn thing(number: u8) -> Thing {
+    Thing(Digest([number; 32]))
 }
 
 fn new_id() -> EntryId {
@@ -277,7 +285,9 @@ fn finish(entry: EntryId, state: State, cause: Option<Cause>) -> Finish {
         answered: state == State::Accepted,
         upstream_status: Some(201),
         upstream_id: Some("100".to_owned()),
+        made: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,

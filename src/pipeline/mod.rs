@@ -46,6 +46,8 @@ pub mod settle;
 pub mod stage;
 pub mod step;
 pub mod stream;
+pub mod things;
+pub mod under_way;
 pub mod undo;
 pub mod unseen;
 
@@ -87,6 +89,7 @@ use elsewhere::Elsewhere;
 use live::{Live, Matched, Metered, Policies};
 use repeat::Standing;
 use rounds::Question;
+use under_way::UnderWay;
 
 /// Limits of one sidecar. Each bounds memory or time; the defaults are in `config`.
 #[derive(Clone, Debug)]
@@ -232,6 +235,8 @@ pub struct Shared {
     pub tasks: Tasks,
     /// What was seen of MCP.
     pub mcp: McpState,
+    /// The writes that are under way.
+    pub under_way: UnderWay,
 }
 
 impl Shared {

@@ -22,7 +22,8 @@ use super::repeat::{Judgement, judge};
 use super::replay::{asked, look, prior_of, refuse_repeat, replay};
 use super::settle::{Identity, Settled, WriteIdentity, died, finish_not_sent, finish_panicked};
 use super::step::{Next, Stage, Step};
-use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared};
+use super::under_way::Entered;
+use super::{Admitted, Agent, Answered, Attempt, Carried, Form, Refused, Reply, Shared, things};
 use crate::call::refusal::{Mismatch, Refusal};
 use crate::contract::class::{Level, Mode};
 use crate::contract::json::Doc;
@@ -44,6 +45,7 @@ pub struct Recorded {
     is_unrecorded: bool,
     undoes: Option<UndoKind>,
     before: Option<Arc<Image>>,
+    entered: Arc<Entered>,
     agent: Agent,
 }
 
@@ -66,6 +68,11 @@ impl Recorded {
     /// The state before the call, where its operation has it read.
     pub fn before(&self) -> Option<&Arc<Image>> {
         self.before.as_ref()
+    }
+
+    /// Its standing among the writes under way.
+    pub fn entered(&self) -> &Arc<Entered> {
+        &self.entered
     }
 
     /// Whether the agent is still there.
@@ -108,7 +115,10 @@ impl Step for Record {
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let reads_before = write.operation().before.is_some().then(|| self.fetch.clone());
+        let entry = admitted.carried.fresh.standing.rerun.unwrap_or(write.id);
+        let entered = self.shared.under_way.enter(entry, things::of_call(write));
         let task = async move {
+            let entered = Arc::new(entered);
             let before = match reads_before {
                 None => Ok(None),
                 // Boxed: few calls have it.
@@ -122,7 +132,7 @@ impl Step for Record {
                 Err(refusal) => Err(admitted.carried.fresh.write.refuse(refusal.clone())),
             };
             let begun = match held {
-                Ok(()) => begin(&shared, *admitted, before.ok().flatten(), agent).await,
+                Ok(()) => begin(&shared, *admitted, before.ok().flatten(), entered, agent).await,
                 Err(refused) => Err(Err(refused)),
             };
             let recorded = match begun {
@@ -209,6 +219,7 @@ async fn begin(
     shared: &Arc<Shared>,
     admitted: Admitted,
     before: Option<Image>,
+    entered: Arc<Entered>,
     agent: Agent,
 ) -> Result<Recorded, Answered> {
     let Admitted { mut carried, spend } = admitted;
@@ -231,6 +242,7 @@ async fn begin(
             kind: write.operation().kind,
             transport: write.transport().as_str(),
             target: write.target(),
+            things: entered.things().to_vec(),
             task: write.control.task.clone(),
             staged_for: write.staged_for.as_ref().map(|asked| asked.served.operation.id.clone()),
             ledger_id: carried.ledger_id.clone(),
@@ -269,6 +281,7 @@ async fn begin(
                     is_unrecorded: false,
                     undoes,
                     before,
+                    entered,
                     agent,
                 });
             }
@@ -307,6 +320,7 @@ async fn begin(
                         is_unrecorded: true,
                         undoes: None,
                         before,
+                        entered,
                         agent,
                     });
                 }

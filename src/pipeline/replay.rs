@@ -4,7 +4,7 @@
 //! `record` repeats the check inside the transaction that begins the entry, so a call that slips
 //! through here beside its twin is caught there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::{Answered, Fresh, Refused, Reply, Shared, Write};
 use crate::call::refusal::{Because, Refusal};
 use crate::contract::class::{Mode, Outcome};
 use crate::contract::key::EntryId;
-use crate::ledger::{self, Look, Prior, Priors, State, Stored};
+use crate::ledger::{self, Look, Obstacle, Prior, Priors, State, Stored};
 use crate::metrics::{Decision, DuplicateResult};
 
 /// How long a repeat waits for the lookup of its first attempt; then it is answered as if there were
@@ -211,11 +211,11 @@ pub fn refuse_repeat(write: &Write, refusal: Refusal) -> Box<Refused> {
     write.refuse(refusal)
 }
 
-/// The later entry that stands in the way of an entry's undo.
-async fn superseded(shared: &Shared, entry: EntryId, stored: &Stored) -> Option<EntryId> {
+/// What stands in the way of an entry's undo.
+async fn superseded(shared: &Shared, entry: EntryId, stored: &Stored) -> Option<Obstacle> {
     stored.record.finish.as_ref()?.undo.as_ref()?;
     // What cannot be read is not held against the undo: the call that makes it is gated itself.
-    shared.ledger.superseded(entry).await.ok().flatten()
+    shared.ledger.superseded(entry, &HashSet::new()).await.ok().flatten()
 }
 
 /// Refuses a repeat whose recorded answer is not here, with what is known of it: the effect is there,

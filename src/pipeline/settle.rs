@@ -33,6 +33,7 @@ use super::dispatch::Observation;
 use super::image::Image;
 use super::live::Metered;
 use super::step::{Next, Stage, Step};
+use super::under_way::Entered;
 use super::{Attempt, Carried, Form, Recorded, Reply, Shared, Write};
 use crate::call::payload::Body;
 use crate::contract::class::{Class, Disposition, Outcome};
@@ -115,6 +116,7 @@ impl Step for Settle {
                     after_unknown: recorded.is_after_unknown(),
                     undoes: recorded.undoes(),
                     before: recorded.before().cloned(),
+                    entered: Arc::clone(recorded.entered()),
                     agent: recorded.agent().clone(),
                 });
                 let own = Arc::clone(&case);
@@ -144,6 +146,7 @@ struct Case {
     after_unknown: bool,
     undoes: Option<UndoKind>,
     before: Option<Arc<Image>>,
+    entered: Arc<Entered>,
     agent: super::Agent,
 }
 
@@ -294,6 +297,9 @@ impl Case {
             }
             Some(finished)
         };
+        if conclusion.state == State::Rejected {
+            self.entered.changed_nothing();
+        }
         let report = conclusion.report(self, finished);
         let ended = audit::Ended {
             entry: (!self.identity.is_unrecorded).then_some(self.identity.entry),
@@ -406,7 +412,9 @@ fn bare_finish(
         answered: false,
         upstream_status: None,
         upstream_id: None,
+        made: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,

@@ -10,7 +10,7 @@
 //! | accepted, its undo can be made | `available` |
 //! | accepted, the undo's deadline has come | `expired` |
 //! | accepted, its undo cannot be made, or there is none | `unavailable`, with the reason |
-//! | accepted, and a later entry or its lookup says that its effect is not what is there | `superseded` |
+//! | accepted, and another entry or its lookup says that its effect is not what is there | `superseded` |
 //! | unknown | `unknown`, with its lookup: settle it first |
 //! | begun, or waiting for more | `under_way` |
 //! | undone | `undone`, with the entry of the call that did it |
@@ -191,11 +191,9 @@ fn accepted(planned: &mut Planned, live: &Live, now_ms: i64) {
     let deadline_ms = finish.and_then(|finish| finish.deadline_ms);
     let no_undo = || {
         let said = finish.and_then(|finish| finish.undo_unavailable.clone());
-        // Its finish is that of the attempt whose answer was lost.
-        let told = finish.filter(|_| record.prior.cause != Some(Cause::Settled));
-        said.unwrap_or_else(|| match told {
+        said.unwrap_or_else(|| match finish {
             Some(_) => format!("its class is {}, and it has no undo", record.class.as_str()),
-            None => "it was settled without its answer, which its undo is made from".to_owned(),
+            None => "its sidecar died under it, and noted no undo".to_owned(),
         })
     };
     // The undo as it was reported; where its time is over, the compensation that stood beside it.

@@ -26,6 +26,7 @@ use super::file::{self, Declared, Defaults, Undeclared};
 use super::overlap::{self, Whole};
 use super::reading::Reading;
 use super::route::Router;
+use super::things::Things;
 use super::tree::{self, Fault, Format, Node, Span};
 use super::{Served, Snapshot};
 
@@ -285,6 +286,8 @@ pub(super) fn compile(
     if let Some(grace) = grace {
         overlap::beyond_grace(findings, sources, &declared, grace);
     }
+    let things = Things::of(operations.iter().map(|served| &served.operation));
+    without_thing(findings, &all, &things);
     let undeclared = undeclared(findings, sources, &defaults, &operations);
     let modes = defaults.iter().map(|defaults| defaults.mode.unwrap_or(Mode::Enforce));
     let undeclared_mode = modes.max().unwrap_or(Mode::Enforce);
@@ -298,10 +301,35 @@ pub(super) fn compile(
         operations,
         by_id,
         router,
+        things,
         undeclared,
         undeclared_mode,
         get_writes,
     })
+}
+
+/// Says of which tools nobody could tell that something came after their undo.
+fn without_thing(findings: &mut Findings, all: &Whole<'_>, things: &Things) {
+    let by_id = all.by_id();
+    for served in all.operations {
+        let operation = &served.operation;
+        let is_tool = matches!(operation.target, Target::Tool { .. });
+        let undo = operation.inverse.as_ref().or(operation.compensate.as_ref());
+        let undo = undo.filter(|_| is_tool).map(|undo| &undo.reference.target);
+        let Some(Target::Tool { name }) = undo else { continue };
+        if things.knows(name) || operation.upstream_id.is_some() {
+            continue;
+        }
+        let own = by_id.get(operation.id.as_str());
+        if let Some((own, at)) = own.and_then(|own| Some((own, check::at(all.sources, own)?))) {
+            let message = "nothing says which thing it changes";
+            Reading { findings: &mut *findings, at }
+                .info("effect/tool_without_thing", own.id_span, message)
+                .help(
+                    "name it: by `before`, an undo that is told the answer's id, or `upstream_id`",
+                );
+        }
+    }
 }
 
 /// Refuses what is beyond [`MAX_OPERATIONS`], and looks no further at it.

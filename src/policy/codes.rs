@@ -269,6 +269,13 @@ const CODES: &[(&str, &str)] = &[
          inputs; map an object as a whole.",
     ),
     (
+        "effect/tool_without_thing",
+        "An undo is `superseded` when something came after it that changed the same thing. A \
+         tool's thing is known by the arguments that a `before` is given, by what an undo is \
+         told of the answer, or by `upstream_id`. This one has none of them, so its undo is \
+         offered whatever came after.",
+    ),
+    (
         "policy/ambiguous_scalar",
         "YAML 1.1, YAML 1.2 and JSON readers read this plain value differently. Quote it if \
          it is text; else write it as JSON does.",

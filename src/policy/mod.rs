@@ -38,6 +38,7 @@ mod route;
 mod schema;
 mod selectors;
 pub mod settings;
+mod things;
 mod tree;
 mod watch;
 
@@ -48,8 +49,10 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use crate::contract::class::{Class, Level, Mode};
+use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
 use crate::contract::operation::Operation;
+use crate::contract::thing::Thing;
 
 pub use catalog::{MAX_CATALOG, read_catalog};
 pub use codes::{codes, explain_code};
@@ -66,6 +69,7 @@ pub use watch::{Faulty, Poll, READ_EVERY, Watch};
 
 use diagnostic::Findings;
 use route::Router;
+use things::Things;
 
 /// JSON Schema of a policy file, for editors. What it takes and `check` refuses is what needs more
 /// than one place of a file to see.
@@ -108,6 +112,7 @@ pub struct Snapshot {
     operations: Vec<Arc<Served>>,
     by_id: HashMap<OperationId, usize>,
     router: Router,
+    things: Things,
     undeclared: Undeclared,
     undeclared_mode: Mode,
     get_writes: bool,
@@ -133,6 +138,16 @@ impl Snapshot {
     /// base, without query; a HEAD that is not declared matches as a GET.
     pub fn find_http(&self, method: &http::Method, path: &str) -> Found<'_> {
         self.router.find_http(method, path, !self.get_writes)
+    }
+
+    /// What a call of a tool changes, by its arguments; empty where they do not say.
+    pub fn things_of_call(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
+        self.things.of_call(tool, arguments)
+    }
+
+    /// What an undo that calls a tool would change; empty where its arguments do not say.
+    pub fn things_of_undo(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
+        self.things.of_undo(tool, arguments)
     }
 
     /// What is declared for this tool; the name is exact.

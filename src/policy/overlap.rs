@@ -38,7 +38,7 @@ pub(super) struct Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    fn by_id(&self) -> HashMap<&'a str, &'a Declared<'a>> {
+    pub(super) fn by_id(&self) -> HashMap<&'a str, &'a Declared<'a>> {
         self.declared.iter().map(|declared| (declared.id.as_str(), declared)).collect()
     }
 }

@@ -7,14 +7,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
@@ -109,7 +108,7 @@ pub(super) struct Sidecar {
     password: Option<OsString>,
     /// What stands before its database.
     relay: Option<Relay>,
-    child: Mutex<Option<Child>>,
+    child: Mutex<Option<Process>>,
 }
 
 /// The database that a ledger is in, if it can be made to die at a commit.
@@ -199,7 +198,7 @@ impl Sidecar {
     pub(super) async fn ensure(&self) -> Result<(), ProveError> {
         let mut child = self.child.lock().await;
         let is_there = match child.as_mut() {
-            Some(child) => child.try_wait().map_err(ProveError::Process)?.is_none(),
+            Some(child) => child.end().map_err(ProveError::Process)?.is_none(),
             None => false,
         };
         if !is_there {
@@ -210,7 +209,7 @@ impl Sidecar {
                 if TcpStream::connect(self.data).await.is_ok() {
                     return true;
                 }
-                let ended = child.as_mut().map(Child::try_wait);
+                let ended = child.as_mut().map(Process::end);
                 if matches!(ended, Some(Ok(Some(_)) | Err(_)) | None) {
                     return false;
                 }
@@ -228,7 +227,7 @@ impl Sidecar {
         }
     }
 
-    fn spawn(&self) -> io::Result<Child> {
+    fn spawn(&self) -> io::Result<Process> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -244,19 +243,17 @@ impl Sidecar {
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true);
+            .stderr(log);
         if let Some(password) = &self.password {
             command.env(PASSWORD, password);
         }
-        command.spawn()
+        command.spawn().map(Process)
     }
 
     /// `kill -9`, and its end.
     async fn kill(&self) {
         if let Some(child) = self.child.lock().await.as_mut() {
-            // It may have ended by itself; it is gone either way.
-            drop(child.kill().await);
+            child.kill();
         }
     }
 
@@ -293,5 +290,30 @@ pub(super) async fn kill_again_and_again(sidecar: Arc<Sidecar>) {
         if sidecar.ensure().await.is_err() {
             return;
         }
+    }
+}
+
+/// A process that is gone when this is.
+///
+/// Not tokio's own: its driver would look for ended processes each time a worker of `run` goes to sleep.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Process {
+    fn end(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.0.try_wait()
+    }
+
+    /// Kills it and takes its end, which the system brings about at once.
+    fn kill(&mut self) {
+        // It may have ended by itself; it is gone either way.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }

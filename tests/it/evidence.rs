@@ -8,6 +8,7 @@ use takeback::ledger::ReadOnly;
 
 use crate::support::process::Home;
 use crate::support::sidecar::Setup;
+use crate::support::updates::THINGS;
 use crate::support::upstream::Received;
 use crate::support::{Act, Sidecar, Upstream, wait};
 
@@ -234,27 +235,10 @@ fn things(log: &Arc<Mutex<Vec<String>>>) -> Upstream {
     })
 }
 
-const UPDATE: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things/{id}" }
-    effect: { class: read }
-  things.update:
-    match: { http: "PATCH /things/{id}" }
-    before: { operation: things.get, arguments: { path.id: request.path.id } }
-    sensitive: [/body/secret]
-    effect:
-      class: reversible
-      kind: update
-      inverse:
-        operation: things.restore
-        arguments: { path.id: request.path.id, body.title: before.title }
-  things.restore:
-    match: { http: "PUT /things/{id}" }
-    confirm: none
-    effect: { class: irreversible, kind: update }
-"#;
+/// Things with a secret.
+fn updates() -> String {
+    THINGS.replace("    before:", "    sensitive: [/body/secret]\n    before:")
+}
 
 fn patch(sidecar: &Sidecar, id: &str) -> crate::support::agent::Answer {
     let json = [("content-type", "application/json"), ("authorization", "Bearer agent")];
@@ -265,7 +249,7 @@ fn patch(sidecar: &Sidecar, id: &str) -> crate::support::agent::Answer {
 fn case_j3_an_update_is_taken_back_with_what_was_there_before_it() {
     let log = Arc::default();
     let upstream = things(&log);
-    let sidecar = Sidecar::start(UPDATE, &upstream);
+    let sidecar = Sidecar::start(&updates(), &upstream);
 
     let answer = patch(&sidecar, "1");
 
@@ -308,7 +292,7 @@ fn a_call_whose_state_before_cannot_be_read_is_not_sent() {
             "GET" => Act::with(status, &[("content-type", kind)], body),
             _ => Act::json(200, "{}"),
         });
-        let sidecar = Sidecar::start(UPDATE, &upstream);
+        let sidecar = Sidecar::start(&updates(), &upstream);
 
         let answer = patch(&sidecar, "1");
 
@@ -323,7 +307,7 @@ fn a_call_whose_state_before_cannot_be_read_is_not_sent() {
         "GET" => Act::json(200, &long),
         _ => Act::json(200, "{}"),
     });
-    let sidecar = Sidecar::start(UPDATE, &upstream);
+    let sidecar = Sidecar::start(&updates(), &upstream);
     assert_eq!(patch(&sidecar, "1").code(), "before_unread", "what cannot be kept");
     assert_eq!(upstream.count("PATCH"), 0);
 }
@@ -342,7 +326,7 @@ fn g3_the_state_before_is_read_after_the_confirmation_and_a_failed_read_spends_n
         }
         _ => Act::json(200, r#"{"title":"old"}"#),
     });
-    let confirmed = UPDATE.replace("    sensitive: [/body/secret]\n", "    confirm: challenge\n");
+    let confirmed = THINGS.replace("    before:", "    confirm: challenge\n    before:");
     let sidecar = Sidecar::start(&confirmed, &upstream);
     let json = ("content-type", "application/json");
     let mut agent = sidecar.agent();
@@ -363,7 +347,7 @@ fn g3_the_state_before_is_read_after_the_confirmation_and_a_failed_read_spends_n
 fn an_undo_whose_resource_has_a_later_entry_is_superseded() {
     let log = Arc::default();
     let upstream = things(&log);
-    let sidecar = Sidecar::start(UPDATE, &upstream);
+    let sidecar = Sidecar::start(&updates(), &upstream);
     let json = [("content-type", "application/json"), ("idempotency-key", "k1")];
     let call = |id: &str, headers: &[(&str, &str)]| {
         sidecar.agent().call("PATCH", &format!("/things/{id}"), headers, r#"{"title":"new"}"#)
@@ -380,7 +364,7 @@ fn an_undo_whose_resource_has_a_later_entry_is_superseded() {
     let replayed = call("1", &json).report();
     assert_eq!(replayed["undo"], Value::Null);
     let by = later.report()["entry"].as_str().unwrap().to_owned();
-    assert_eq!(replayed["undo_unavailable"], format!("superseded by entry {by}"));
+    assert_eq!(replayed["undo_unavailable"], format!("superseded: entry {by} came after it"));
 }
 
 #[test]

@@ -94,6 +94,8 @@ mod shipped;
 /// Draft forms, over MCP and over HTTP.
 mod staging;
 mod starts;
+/// Undos that something came after.
+mod superseded;
 /// TLS on both sides, and who calls by certificate, token or header.
 mod tls;
 /// Spans, as a collector gets them.

@@ -47,6 +47,7 @@ fn begin(number: u64) -> Begin {
         kind: Kind::Create,
         transport: "http",
         target: "POST /things".to_owned(),
+        things: Vec::new(),
         task: None,
         staged_for: None,
         key_sent: false,

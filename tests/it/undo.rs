@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::process::{Home, Process};
+use crate::support::updates::THINGS;
 use crate::support::{Act, Upstream, wait};
 
 const POLICY: &str = r#"
@@ -245,27 +246,12 @@ fn c_12_an_undo_that_the_agent_makes_itself_is_recognised_and_one_failure_stops_
     assert_eq!(code, Some(64), "{text}");
 }
 
-const UPDATE: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things/{id}" }
-    effect: { class: read }
-  things.update:
-    match: { http: "PATCH /things/{id}" }
-    before: { operation: things.get, arguments: { path.id: request.path.id } }
-    effect:
-      class: reversible
-      kind: update
-      inverse:
-        operation: things.restore
-        arguments: { path.id: request.path.id, body.title: before.title }
-      lookup: { operation: things.get, by: id, arguments: { path.id: request.path.id } }
-  things.restore:
-    match: { http: "PUT /things/{id}" }
-    confirm: none
-    effect: { class: irreversible, kind: update }
-"#;
+/// Things whose updates can be looked up.
+fn updates() -> String {
+    let lookup = "      lookup: { operation: things.get, by: id, \
+                  arguments: { path.id: request.path.id } }\n  things.restore:";
+    THINGS.replace("  things.restore:", lookup)
+}
 
 /// Standings and their reasons, newest first.
 fn standings(home: &Home) -> Vec<(String, String)> {
@@ -285,17 +271,24 @@ fn updated_at_once_and_in_turn(
     let patch = |target: &str, title: &str| {
         let headers = [TASK, ("content-type", "application/json")];
         let body = format!("{{\"title\":\"{title}\"}}");
-        process.agent().call("PATCH", target, &headers, &body).status
+        let answer = process.agent().call("PATCH", target, &headers, &body);
+        assert_eq!(answer.status, 200);
+        answer.report()
+    };
+    let unavailable = |report: Value, why: &str| {
+        assert_eq!(report["undo"], Value::Null);
+        let said = report["undo_unavailable"].as_str().unwrap();
+        assert!(said.starts_with("superseded: entry ") && said.contains(why), "{said}");
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| patch("/things/1", "a"));
         wait::until("dispatch", || (upstream.count("PATCH") == 1).then_some(()));
-        assert_eq!(patch("/things/1", "b"), 200);
+        unavailable(patch("/things/1", "b"), "was under way when it began");
         go.send(()).unwrap();
-        assert_eq!(first.join().unwrap(), 200);
+        unavailable(first.join().unwrap(), "came after it");
     });
     for title in ["c", "d"] {
-        assert_eq!(patch("/things/2", title), 200);
+        assert_eq!(patch("/things/2", title)["undo"]["operation"], "things.restore");
     }
     let (_, lines) = json(home, &["ledger", "list"]);
     assert_eq!(lines.len(), 4);
@@ -332,7 +325,7 @@ fn obstacles(home: &Home) {
 #[test]
 fn two_updates_of_one_thing_at_once_are_no_clean_undo_of_each_other_and_two_in_turn_are() {
     let (upstream, go) = held();
-    let home = Home::new(UPDATE, upstream.address);
+    let home = Home::new(&updates(), upstream.address);
     let process = home.start();
 
     updated_at_once_and_in_turn(&home, &process, &upstream, go);
@@ -344,7 +337,7 @@ fn two_updates_of_one_thing_at_once_are_no_clean_undo_of_each_other_and_two_in_t
 fn two_updates_of_one_thing_at_once_in_a_database_are_no_clean_undo_of_each_other() {
     let (upstream, go) = held();
     let database = crate::support::postgres::Database::new();
-    let home = Home::on_database(UPDATE, upstream.address, database.url());
+    let home = Home::on_database(&updates(), upstream.address, database.url());
     let process = home.start();
 
     updated_at_once_and_in_turn(&home, &process, &upstream, go);
@@ -368,16 +361,56 @@ fn wait_for_finishes(database: &crate::support::postgres::Database) {
     });
 }
 
-#[test]
-fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
-    let upstream = Upstream::start(|received| match received.method.as_str() {
-        "PATCH" => Act::Close,
-        _ => Act::json(200, r#"{"title":"old"}"#),
-    });
-    let home = Home::new(UPDATE, upstream.address);
-    let process = home.start();
+/// An upstream that answers no write but a move back.
+fn losing() -> Upstream {
+    Upstream::start(|received| match received.method.as_str() {
+        "GET" | "PUT" => Act::json(200, r#"{"title":"old"}"#),
+        _ => Act::Close,
+    })
+}
+
+/// An update whose answer is lost; its entry.
+fn lost_update(process: &Process) -> String {
     let headers = [TASK, ("content-type", "application/json")];
     let lost = process.agent().call("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
+    assert_eq!((lost.code().as_str(), &lost.report()["undo"]), ("outcome_unknown", &Value::Null));
+    lost.report()["entry"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_entry_that_was_settled_is_taken_back_by_what_its_request_and_the_state_before_it_say() {
+    let upstream = losing();
+    let home = Home::new(&updates(), upstream.address);
+    let process = home.start();
+    let entry = lost_update(&process);
+    settled(&home);
+    let unknown = standings(&home).remove(0);
+    assert_eq!(unknown.0, "unknown");
+    let (_, shown) = home.admin("GET", &format!("/api/v1/entries/{entry}"));
+    assert_eq!(shown["entry"]["undo"].as_str(), None, "{shown}");
+
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    assert_eq!(standings(&home), [("available".to_owned(), String::new())]);
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "release 42", "--through", &through, "--yes"];
+    let (code, lines) = json(&home, &run);
+    assert_eq!((code, words(&lines, "result")), (Some(0), vec![("things.update", "undone")]));
+    assert_eq!(
+        (upstream.last().method.as_str(), upstream.last().text().as_str()),
+        ("PUT", r#"{"title":"old"}"#)
+    );
+    settled(&home);
+    assert_eq!(standings(&home)[0].0, "undone");
+}
+
+#[test]
+fn an_entry_that_was_settled_says_what_of_its_undo_only_the_answer_had() {
+    let upstream = losing();
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let lost = process.agent().post("/comments", &[TASK], r#"{"body":"b"}"#);
     assert_eq!(lost.code(), "outcome_unknown");
     let entry = lost.report()["entry"].as_str().unwrap().to_owned();
     settled(&home);
@@ -385,7 +418,37 @@ fn an_entry_that_was_settled_has_no_answer_to_make_its_undo_from_and_says_so() {
     let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
     assert_eq!(code, Some(0), "{text}");
 
-    let why = "it was settled without its answer, which its undo is made from";
+    let why = "path.id (response.id) names nothing in this call: \
+               the answer has no body that can be read";
+    assert_eq!(standings(&home), [("unavailable".to_owned(), why.to_owned())]);
+}
+
+#[test]
+fn an_entry_whose_sidecar_died_under_it_says_that_no_undo_was_noted() {
+    let (_go, hold) = std::sync::mpsc::channel();
+    let hold = std::sync::Mutex::new(Some(hold));
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "PATCH" => match hold.lock().unwrap().take() {
+            Some(hold) => Act::After(hold, Box::new(Act::Close)),
+            None => Act::Close,
+        },
+        _ => Act::json(200, r#"{"title":"old"}"#),
+    });
+    let home = Home::new(&updates(), upstream.address);
+    let mut process = home.start();
+    let headers = [TASK, ("content-type", "application/json")];
+    let mut agent = process.agent();
+    agent.send("PATCH", "/things/1", &headers, "{\"title\":\"new\"}");
+    wait::until("dispatch", || (upstream.count("PATCH") == 1).then_some(()));
+    process.kill();
+    let _process = home.start();
+    let (_, lines) = json(&home, &["ledger", "list"]);
+    let entry = lines[0]["entry"].as_str().unwrap().to_owned();
+
+    let (code, text) = home.run(&["settle", &entry, "accepted", "--why", "seen"]);
+    assert_eq!(code, Some(0), "{text}");
+
+    let why = "its sidecar died under it, and noted no undo";
     assert_eq!(standings(&home), [("unavailable".to_owned(), why.to_owned())]);
 }
 

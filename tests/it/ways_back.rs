@@ -10,41 +10,13 @@ use takeback::contract::class::Mode;
 use crate::support::mcp::{call, envelope, modern, post, post_modern};
 use crate::support::process::Home;
 use crate::support::sidecar::Setup;
+use crate::support::updates::{NOTES, THINGS as UPDATE, calls, things, tools};
 use crate::support::{Act, Agent, Sidecar, Upstream};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-const UPDATE: &str = r#"
-version: 1
-operations:
-  things.get:
-    match: { http: "GET /things/{id}" }
-    effect: { class: read }
-  things.update:
-    match: { http: "PATCH /things/{id}" }
-    before: { operation: things.get, arguments: { path.id: request.path.id } }
-    effect:
-      class: reversible
-      kind: update
-      inverse:
-        operation: things.restore
-        arguments: { path.id: request.path.id, body.title: before.title }
-  things.restore:
-    match: { http: "PUT /things/{id}" }
-    confirm: none
-    effect: { class: irreversible, kind: update }
-"#;
-
 /// What lacks a title, or has one that no body of the inverse holds.
 const LACKING: [&str; 3] = [r#"{"title":null}"#, r#"{"name":"old"}"#, "[]"];
-
-/// An upstream whose things read as `state`.
-fn things(state: &'static str) -> Upstream {
-    Upstream::start(move |received| match received.method.as_str() {
-        "GET" => Act::json(200, state),
-        _ => Act::json(200, r#"{"title":"new"}"#),
-    })
-}
 
 fn patch(agent: &mut Agent, token: Option<&str>) -> crate::support::agent::Answer {
     let mut headers = vec![JSON];
@@ -141,52 +113,15 @@ fn an_observed_call_without_a_way_back_is_sent_and_says_what_would_have_been() {
     assert_eq!((&report["would"], unread.count("PATCH")), (&json!("before_unread"), 1));
 }
 
-const TOOLS: &str = r#"
-version: 1
-operations:
-  note.get:
-    match: { tool: get_note }
-    effect: { class: read }
-  note.edit:
-    match: { tool: edit_note }
-    before: { operation: note.get, arguments: { id: request.id } }
-    effect:
-      class: reversible
-      kind: update
-      inverse: { operation: note.put, arguments: { id: request.id, text: before.text } }
-  note.put:
-    match: { tool: put_note }
-    effect: { class: irreversible, kind: update }
-"#;
-
 /// A gateway whose notes have no text.
 fn notes() -> Upstream {
-    Upstream::start(|received| {
-        let Ok(message) = serde_json::from_slice::<Value>(&received.body) else {
-            return Act::with(405, &[], "");
-        };
-        let Some(id) = message.get("id") else { return Act::with(202, &[], "") };
-        let result = json!({
-            "content": [{"type": "text", "text": "done"}],
-            "structuredContent": {"id": "n1", "text": null},
-        });
-        Act::json(200, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
-    })
-}
-
-/// How often a tool was called.
-fn calls(upstream: &Upstream, tool: &str) -> usize {
-    let of_tool = |body: &[u8]| {
-        let message: Value = serde_json::from_slice(body).unwrap_or_default();
-        message["params"]["name"] == tool
-    };
-    upstream.received().iter().filter(|received| of_tool(&received.body)).count()
+    tools(json!({"id": "n1", "text": null}))
 }
 
 #[test]
 fn case_j3_a_tool_whose_state_before_lacks_the_undos_value_is_asked_about() {
     let upstream = notes();
-    let sidecar = Sidecar::start(TOOLS, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let edit = |agent: &mut Agent, id: &str, meta: Option<Value>| {
         post(agent, &call(id, "edit_note", json!({"id": "n1", "text": "b"}), meta)).json()
@@ -212,7 +147,7 @@ fn case_j3_a_tool_whose_state_before_lacks_the_undos_value_is_asked_about() {
 #[test]
 fn mcp_33_a_modern_client_is_asked_after_the_state_before_was_read() {
     let upstream = notes();
-    let sidecar = Sidecar::start(TOOLS, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let arguments = json!({"id": "n1", "text": "b"});
     let mut params = json!({"name": "edit_note", "arguments": arguments, "_meta": modern(true)});

@@ -15,7 +15,7 @@ macro_rules! line_columns {
          e.staged, e.principal, e.key, e.ledger_id, e.digest, e.mark, e.operation, \
          e.transport, e.task, e.staged_for, e.repeats, e.key_sent, e.fingerprint, \
          e.policy_revision, e.class, e.kind, e.spent_ms, e.spent_nonce, e.target, e.lookup, \
-         i.before"
+         i.before, h.things, e.things"
     };
 }
 pub(in crate::ledger) use line_columns;
@@ -42,6 +42,7 @@ pub(in crate::ledger) struct Line {
     pub(in crate::ledger) undo_mark: Option<Vec<u8>>,
     pub(in crate::ledger) deadline_ms: Option<i64>,
     pub(in crate::ledger) detail: Option<String>,
+    pub(in crate::ledger) things: Option<Vec<u8>>,
     pub(in crate::ledger) upstream_id: Option<String>,
     pub(in crate::ledger) undo: Option<String>,
     pub(in crate::ledger) compensate: Option<String>,
@@ -90,6 +91,7 @@ pub(in crate::ledger) struct Holder {
     pub(in crate::ledger) kind: String,
     pub(in crate::ledger) spent_ms: Option<i64>,
     pub(in crate::ledger) spent_nonce: Option<Vec<u8>>,
+    pub(in crate::ledger) things: Option<Vec<u8>>,
     pub(in crate::ledger) target: String,
     pub(in crate::ledger) lookup: Option<String>,
     pub(in crate::ledger) before: Option<String>,
@@ -115,6 +117,7 @@ impl Line {
             undo_mark: self.undo_mark.as_deref(),
             deadline_ms: self.deadline_ms,
             detail: self.detail.as_deref(),
+            things: self.things.as_deref(),
         }
     }
 
@@ -194,6 +197,7 @@ impl Holder {
             kind: &self.kind,
             spent_ms: self.spent_ms,
             spent_nonce: self.spent_nonce.as_deref(),
+            things: self.things.as_deref(),
             target: &self.target,
             lookup: self.lookup.as_deref(),
             before: self.before.as_deref(),

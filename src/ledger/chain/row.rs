@@ -22,6 +22,8 @@ pub(in crate::ledger) struct Row<'a> {
     pub(in crate::ledger) undo_mark: Option<&'a [u8]>,
     pub(in crate::ledger) deadline_ms: Option<i64>,
     pub(in crate::ledger) detail: Option<&'a str>,
+    /// Of what a finish's undo would change. A row without has none in its hash, as before there were any.
+    pub(in crate::ledger) things: Option<&'a [u8]>,
 }
 
 /// What an entry is known by, for ever. Linked with the step that makes it.
@@ -53,6 +55,8 @@ pub(in crate::ledger) struct Attempt<'a> {
     pub(in crate::ledger) kind: &'a str,
     pub(in crate::ledger) spent_ms: Option<i64>,
     pub(in crate::ledger) spent_nonce: Option<&'a [u8]>,
+    /// Of what the call changes; as in [`Row`].
+    pub(in crate::ledger) things: Option<&'a [u8]>,
     /// From here on it can be removed.
     pub(in crate::ledger) target: &'a str,
     pub(in crate::ledger) lookup: Option<&'a str>,
@@ -124,6 +128,11 @@ impl Row<'_> {
         maybe(to, self.upstream_status);
         bytes(to, self.undo_mark);
         maybe(to, self.deadline_ms);
+        if let Some(things) = self.things {
+            // What follows a row begins with 0 or 1.
+            to.push(2);
+            bytes(to, Some(things));
+        }
     }
 }
 
@@ -160,6 +169,9 @@ impl Attempt<'_> {
         bytes(to, Some(self.kind.as_bytes()));
         maybe(to, self.spent_ms);
         bytes(to, self.spent_nonce);
+        if self.things.is_some() {
+            bytes(to, self.things);
+        }
     }
 
     pub(super) fn write_removable(&self, to: &mut Vec<u8>) {

@@ -18,10 +18,11 @@ use super::{OpenError, Options};
 const APPLICATION_ID: i64 = 0x746b_626b;
 
 /// The schema version that this program reads and writes.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// The steps from each older version to the next, from 1 on.
-const STEPS: &[&str] = &[include_str!("to_2.sql"), include_str!("to_3.sql")];
+const STEPS: &[&str] =
+    &[include_str!("to_2.sql"), include_str!("to_3.sql"), include_str!("to_4.sql")];
 
 /// How long a command waits for another program's lock on the file.
 const BUSY: Duration = Duration::from_millis(500);

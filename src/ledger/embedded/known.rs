@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::finder::Index;
 use crate::contract::key::{Digest, Key};
+use crate::contract::thing::Thing;
 use crate::ledger::{Begin, Finish, Look, State};
 
 /// What an entry can be found by.
@@ -35,6 +36,8 @@ pub(super) enum Trace<'a> {
     Operation(&'a str),
     /// The digest of a request for the draft form.
     StagedDigest(&'a Digest),
+    /// What it changes, whoever calls.
+    Thing(&'a Thing),
     /// The mark of the call that takes it back.
     UndoMark(&'a Digest),
 }
@@ -140,6 +143,7 @@ impl Known {
             Trace::UndoMark(digest) => (4, &digest.0),
             Trace::AnyonesKey(key) => (5, key.as_bytes()),
             Trace::Operation(operation) => (6, operation.as_bytes()),
+            Trace::Thing(thing) => (7, &thing.0.0),
         };
         let length = u64::try_from(principal.len()).unwrap_or(u64::MAX);
         let full = Sha256::new_with_prefix(self.secret)

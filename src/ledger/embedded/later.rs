@@ -1,90 +1,119 @@
-//! Whether another entry stands in the way of an undo: a later one, or one that was under way at the same
-//! time.
+//! Who else changed what an undo would change.
+//!
+//! What an entry changes is random to a B-tree, and an index by it would cost each begin more than all else
+//! in it (see [`finder`](super::finder)), while it is asked for as seldom as an undo. So the table
+//! `touched` is in the order of entries, where a begin appends to it, and holds nothing but what is
+//! compared: some millions of rows are read in a second. [`MAX_READ`] are, each way.
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, Params};
 
 use super::rows;
 use crate::contract::key::EntryId;
-use crate::ledger::MAX_LATER;
-use crate::ledger::entry::State;
+use crate::ledger::entry::{Cause, State};
+use crate::ledger::later::{Candidate, Subject, obstacle, of_filed, of_told};
+use crate::ledger::{MAX_LATER, Obstacle};
 
-/// The first later entry, accepted or open, that is of the resource which this entry's undo changes; those
-/// of `beside` are passed over. Else the newest earlier one of it that was not over when this began, if
-/// this entry's undo puts back what was read before it.
+/// How many rows of the index are read: less than a tenth of a second.
+const MAX_READ: usize = 200_000;
+
+const LATER: &str = "SELECT entry, things FROM touched WHERE entry > ?1 ORDER BY entry LIMIT ?2";
+
+const EARLIER: &str =
+    "SELECT entry, things FROM touched WHERE entry < ?1 ORDER BY entry DESC LIMIT ?2";
+
+/// Files an entry under more things, or a new one under its first.
+pub(super) fn file(conn: &Connection, number: i64, things: &[u8]) -> rusqlite::Result<()> {
+    let filed: Option<Vec<u8>> = conn
+        .prepare_cached("SELECT things FROM touched WHERE entry = ?1")?
+        .query_row([number], |row| row.get(0))
+        .optional()?;
+    let filed = filed.unwrap_or_default();
+    if of_filed::<8>(things).all(|thing| of_filed(&filed).any(|there| there == thing)) {
+        return Ok(());
+    }
+    let all = [&filed, things].concat();
+    conn.prepare_cached("INSERT OR REPLACE INTO touched (entry, things) VALUES (?1, ?2)")?
+        .execute((number, all))?;
+    Ok(())
+}
+
+/// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
 pub(super) fn superseded(
     conn: &Connection,
     entry: EntryId,
     beside: &HashSet<EntryId>,
-) -> rusqlite::Result<Option<EntryId>> {
+) -> rusqlite::Result<Option<Obstacle>> {
     let Some(number) = rows::number_of(conn, entry)? else { return Ok(None) };
-    let Some(record) = rows::record_of(conn, entry)? else { return Ok(None) };
-    let Some(finish) = record.finish.filter(|_| record.prior.state == State::Accepted) else {
+    let found: Option<(i64, Option<Vec<u8>>)> = conn
+        .prepare_cached(
+            "SELECT e.version, f.things FROM entry e JOIN history f ON f.seq = e.finish \
+             WHERE e.number = ?1 AND e.state = 5 AND f.undo IS NOT NULL",
+        )?
+        .query_row([number], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((version, told)) = found else { return Ok(None) };
+    let Some(told) = told else { return Ok(Some(Obstacle::Untold)) };
+    let things: HashSet<[u8; 8]> = of_told(&told).collect();
+    if things.is_empty() {
         return Ok(None);
-    };
-    let path = finish.undo_path();
-    let id = finish.upstream_id;
-    if path.is_none() && id.is_none() {
-        return Ok(None);
     }
-    let mut statement = conn.prepare_cached(
-        "SELECT e.id, e.target, e.transport, f.upstream_id FROM entry e \
-         LEFT JOIN history f ON f.seq = e.finish \
-         WHERE e.number > ?1 AND e.state NOT IN (6, 7) ORDER BY e.number LIMIT ?2",
-    )?;
-    let limit = i64::try_from(MAX_LATER).unwrap_or(i64::MAX);
-    let mut rows = statement.query(params![number, limit])?;
-    while let Some(row) = rows.next()? {
-        let target: String = row.get(1)?;
-        let transport: String = row.get(2)?;
-        // Method and path; a tool has no path.
-        let is_same_path = path
-            .as_deref()
-            .is_some_and(|path| target.split_once(' ').is_some_and(|(_, theirs)| theirs == path));
-        // Over HTTP the path says which thing it is; ids of different kinds of things may be equal.
-        let is_same_thing = path.is_none()
-            && transport == record.transport
-            && id.is_some()
-            && row.get::<_, Option<String>>(3)? == id;
-        let later = EntryId::from_bytes(row.get(0)?);
-        if (is_same_path || is_same_thing) && !beside.contains(&later) {
-            return Ok(Some(later));
-        }
+    let limit = i64::try_from(MAX_READ).unwrap_or(i64::MAX);
+    let (later, is_cut) = touching(conn, LATER, (number, limit), &things)?;
+    let (earlier, _) = touching(conn, EARLIER, (number, limit), &things)?;
+    let mut candidates = Vec::with_capacity(later.len().saturating_add(earlier.len()));
+    for number in later.into_iter().rev().chain(earlier) {
+        candidates.extend(candidate(conn, number)?);
     }
-    match path {
-        Some(path) if rows::before(conn, entry)?.is_some() => {
-            overlapping(conn, number, record.prior.version, &path)
-        }
-        Some(_) | None => Ok(None),
-    }
+    let steps = rows::history(conn, version)?;
+    let began = steps.iter().rev().find(|step| step.to == State::Begun);
+    let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
+    let has_before = rows::before(conn, entry)?.is_some();
+    Ok(obstacle(Subject { number, began, has_before, is_cut }, &candidates, beside))
 }
 
-/// The newest earlier entry of a path that was not over when this one began. What was read before this
-/// one may lack its effect, so that putting it back would take that away too.
-fn overlapping(
+/// The entries that change one of these things, as far as they are looked at, and whether there are more.
+fn touching(
     conn: &Connection,
-    number: i64,
-    version: i64,
-    path: &str,
-) -> rusqlite::Result<Option<EntryId>> {
-    let steps = rows::history(conn, version)?;
-    let Some(began) = steps.iter().rev().find(|step| step.to == State::Begun) else {
-        return Ok(None);
-    };
-    let mut statement = conn.prepare_cached(
-        "SELECT e.id, e.target FROM (SELECT * FROM entry WHERE number < ?1 \
-           ORDER BY number DESC LIMIT ?2) e \
-         WHERE e.state NOT IN (6, 7) AND (e.state <= 4 OR e.finish > ?3 \
-           OR (e.cause = 'settled' AND e.version > ?3)) ORDER BY e.number DESC",
-    )?;
-    let limit = i64::try_from(MAX_LATER).unwrap_or(i64::MAX);
-    let mut rows = statement.query(params![number, limit, began.seq])?;
+    sql: &str,
+    params: impl Params,
+    things: &HashSet<[u8; 8]>,
+) -> rusqlite::Result<(Vec<i64>, bool)> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut numbers = Vec::new();
+    let mut read: usize = 0;
     while let Some(row) = rows.next()? {
-        let target: String = row.get(1)?;
-        if target.split_once(' ').is_some_and(|(_, theirs)| theirs == path) {
-            return Ok(Some(EntryId::from_bytes(row.get(0)?)));
+        read = read.saturating_add(1);
+        if of_filed(row.get_ref(1)?.as_blob()?).any(|thing| things.contains(&thing)) {
+            numbers.push(row.get(0)?);
+        }
+        if numbers.len() >= MAX_LATER {
+            return Ok((numbers, true));
         }
     }
-    Ok(None)
+    Ok((numbers, read >= MAX_READ))
+}
+
+fn candidate(conn: &Connection, number: i64) -> rusqlite::Result<Option<Candidate>> {
+    conn.prepare_cached(
+        "SELECT e.id, e.state, e.attempt, e.finish, e.version, e.cause, \
+         CASE WHEN e.state = 7 THEN (SELECT why FROM history WHERE seq = e.version) END \
+         FROM entry e WHERE e.number = ?1",
+    )?
+    .query_row([number], |row| {
+        let is_settled = row.get_ref(5)?.as_str_or_null()? == Some(Cause::Settled.as_str());
+        let why: Option<String> = row.get(6)?;
+        Ok(Candidate {
+            entry: EntryId::from_bytes(row.get(0)?),
+            number,
+            state: rows::state(row, 1)?,
+            attempt: row.get(2)?,
+            finish: row.get(3)?,
+            settled: is_settled.then_some(row.get(4)?),
+            undone_by: why.and_then(|why| EntryId::parse(&why)),
+        })
+    })
+    .optional()
 }

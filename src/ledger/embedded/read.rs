@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Broken, Counts, Filter, Head, Keys, LedgerError, Pending, Reason, Record, Shown, Tally,
-    Verified,
+    Broken, Counts, Filter, Head, Keys, LedgerError, Obstacle, Pending, Reason, Record, Shown,
+    Tally, Verified,
 };
 
 use super::super::desk::command::Failure;
@@ -102,18 +102,16 @@ impl FileReader {
         rows::pending_of(&self.conn, entry).map_err(unreadable)
     }
 
-    /// The first later entry, accepted or open, of the resource that an entry's undo changes; see
-    /// [`Ledger::superseded`](crate::ledger::Ledger::superseded). Those of `beside` are passed over:
-    /// what is taken back before it is no obstacle.
+    /// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
     ///
     /// # Errors
     ///
     /// [`LedgerError::Unavailable`] if the file does not read.
-    pub(in crate::ledger) fn superseded(
+    pub(super) fn superseded(
         &self,
         entry: EntryId,
         beside: &HashSet<EntryId>,
-    ) -> Result<Option<EntryId>, LedgerError> {
+    ) -> Result<Option<Obstacle>, LedgerError> {
         later::superseded(&self.conn, entry, beside).map_err(unreadable)
     }
 

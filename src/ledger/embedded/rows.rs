@@ -73,18 +73,21 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let disposition = optional(row, 32, |text: String| Disposition::from_name(&text))?;
     let finish = match disposition {
         None => None,
-        Some(disposition) => Some(FinishRecord {
-            attempt: row.get(31)?,
-            disposition,
-            verdict: optional(row, 33, |text: String| Verdict::from_name(&text))?,
-            upstream_status: row.get(34)?,
-            upstream_id: row.get(35)?,
-            undo: row.get(36)?,
-            compensate: row.get(37)?,
-            deadline_ms: row.get(38)?,
-            undo_unavailable: row.get::<_, Option<String>>(39)?.or_else(|| prior.undo_gone()),
-            evidence: row.get(40)?,
-        }),
+        Some(disposition) => {
+            let finish = FinishRecord {
+                attempt: row.get(31)?,
+                disposition,
+                verdict: optional(row, 33, |text: String| Verdict::from_name(&text))?,
+                upstream_status: row.get(34)?,
+                upstream_id: row.get(35)?,
+                undo: row.get(36)?,
+                compensate: row.get(37)?,
+                deadline_ms: row.get(38)?,
+                undo_unavailable: row.get::<_, Option<String>>(39)?.or_else(|| prior.undo_gone()),
+                evidence: row.get(40)?,
+            };
+            Some(finish.shown_in(prior.state))
+        }
     };
     Ok(Record {
         prior,

@@ -1,4 +1,4 @@
--- The embedded ledger, schema version 3. Any SQLite tool may read this file while takeback runs:
+-- The embedded ledger, schema version 4. Any SQLite tool may read this file while takeback runs:
 --   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
 -- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
 -- may change with the version. Nobody but takeback may write.
@@ -55,14 +55,22 @@ CREATE TABLE entry (
   due_ms INTEGER,                  -- when it is looked at next of itself; NULL: not
   tries INTEGER NOT NULL DEFAULT 0, -- looks since the newest attempt
   verdict TEXT,                    -- of what was read since the finish; NULL: the finish's holds
-  removed INTEGER NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+  removed INTEGER NOT NULL DEFAULT 0, -- of what it held of its call: 1 a part was redacted,
                                    -- 2 retention removed it
+  things BLOB                      -- keyed hashes of what it changes, 8 bytes each
 ) STRICT;
 
 -- One open entry per principal and request, whatever else goes wrong.
 CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE state <= 4;
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
+
+CREATE TABLE touched (
+  -- Who changes what, in the order of entries, so that a begin appends to it: entry.things, and what
+  -- the upstream's id names where nothing else says it.
+  entry INTEGER PRIMARY KEY,       -- entry.number
+  things BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE alias (
   -- Further keys under which a caller sent the same entry again.
@@ -106,8 +114,10 @@ CREATE TABLE history (
   body BLOB,
   noted TEXT,                      -- what was looked at after the finish: lookup, readback
   detail TEXT,                     -- JSON: who allowed a begin, what a finish or a look proved
-  seal BLOB                        -- the row's link in the chain, 32 bytes; then what is needed to
+  seal BLOB,                       -- the row's link in the chain, 32 bytes; then what is needed to
                                    -- check what it holds of the call. NULL: from before the chain
+  things BLOB                      -- of a finish with an undo, keyed hashes of what that changes; the
+                                   -- first byte is 1 if the first hash is of the upstream's id
 ) STRICT;
 
 CREATE TABLE image (

@@ -7,7 +7,7 @@
 use uuid::Uuid;
 
 use super::rows::{self, column};
-use super::session::{Fault, Session};
+use super::session::{Fault, Param, Session};
 use crate::ledger::OpenError;
 use crate::ledger::chain::row::{Content, First, Row};
 use crate::ledger::chain::verify::{CHAIN, beginning};
@@ -105,14 +105,9 @@ impl Chained {
         let detail = beginning(number, chained.chain.key(), store);
         let row =
             Row { seq, at_ms: now_ms, noted: Some(CHAIN), detail: Some(&detail), ..Row::default() };
-        let Link { place, seal } = chained.link(&row, None, Content::None);
-        let (nil, nobody) = (Uuid::nil(), None::<String>);
-        session
-            .query(
-                STEP,
-                &[&seq, &nil, &now_ms, &CHAIN, &detail, &number, &place, &seal, &nobody, &nobody],
-            )
-            .await?;
+        let mut pipe = session.pipe();
+        pipe.add(STEP, chained.own(&row));
+        pipe.run_all().await?;
         Ok(Some(chained))
     }
 
@@ -125,6 +120,23 @@ impl Chained {
     /// Commits to what is left of a content after a redaction.
     pub(super) fn commit(&mut self, content: Content<'_>) -> ([u8; 16], [u8; 32]) {
         self.chain.commit(content)
+    }
+
+    /// Links a row that belongs to no entry; as [`STEP`] takes it.
+    pub(super) fn own(&mut self, row: &Row<'_>) -> Vec<Param> {
+        let Link { place, seal } = self.link(row, None, Content::None);
+        vec![
+            Box::new(row.seq),
+            Box::new(Uuid::nil()),
+            Box::new(row.at_ms),
+            Box::new(row.noted.map(str::to_owned)),
+            Box::new(row.detail.map(str::to_owned)),
+            Box::new(self.number),
+            Box::new(place),
+            Box::new(seal),
+            Box::new(row.who.map(str::to_owned)),
+            Box::new(row.why.map(str::to_owned)),
+        ]
     }
 
     /// Where it ends, with what is linked and not yet committed.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::rows::{self, column, prior_columns};
 use super::session::{Answers, Fault, Param, Pipe, Session, whole};
 use crate::contract::key::{Digest, EntryId, Key};
+use crate::contract::thing::Thing;
 use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Look, MAX_UNKNOWN_NAMED, Prior, Priors, Stranger};
 
@@ -89,6 +90,11 @@ impl Finder {
 
     pub(super) fn digest(&self, principal: &str, digest: &Digest, is_staged: bool) -> Uuid {
         self.hash(if is_staged { b's' } else { b'd' }, principal, &digest.0)
+    }
+
+    /// The hash of what entries change, whoever calls.
+    pub(super) fn thing(&self, thing: &Thing) -> Uuid {
+        self.hash(b't', "", &thing.0.0)
     }
 
     fn hash(&self, kind: u8, principal: &str, value: &[u8]) -> Uuid {

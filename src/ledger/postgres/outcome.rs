@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::batch::Fate;
 use super::chained::{Chained, Link, entry_bytes};
+use super::look::Finder;
 use super::plan::{Plan, Step, Subject, attempts};
 use super::rows::{self, code, column, text};
 use super::session::{Fault, Param, Pipe};
@@ -14,7 +15,7 @@ use crate::contract::key::{Digest, EntryId};
 use crate::ledger::chain::row::{Content, Row as ChainRow, Told};
 use crate::ledger::desk::command::{Done, Settle, TookBack, Write};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Answer, Finish, MAX_ANSWER, Note, Settled};
+use crate::ledger::{Answer, Finish, MAX_ANSWER, Note, Settled, later};
 
 /// How long after its end a used confirmation is remembered: no clock is off by so much.
 const SPENT_MARGIN_MS: i64 = 600_000;
@@ -61,6 +62,9 @@ pub(super) struct Outcomes {
     due: Vec<Option<i64>>,
     places: Vec<i64>,
     seals: Vec<Vec<u8>>,
+    things: Vec<Option<Vec<u8>>>,
+    made: Vec<Uuid>,
+    made_by: Vec<Uuid>,
 }
 
 impl Plan<'_> {
@@ -160,7 +164,7 @@ impl Plan<'_> {
             }
         }
         let seq = self.next_number()?;
-        self.outcomes.add(self.chain, finish, &subject, seq);
+        self.outcomes.add(self.finder, self.chain, finish, &subject, seq);
         self.note_step(subject.id, finish.state, seq);
         Ok(Some(Done::Written))
     }
@@ -350,7 +354,9 @@ fn not_sent(entry: EntryId, attempt: u32, now_ms: i64) -> Finish {
         answered: false,
         upstream_status: None,
         upstream_id: None,
+        made: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,
@@ -364,7 +370,14 @@ fn not_sent(entry: EntryId, attempt: u32, now_ms: i64) -> Finish {
 }
 
 impl Outcomes {
-    fn add(&mut self, chain: &mut Chained, finish: &Finish, subject: &Subject, seq: i64) {
+    fn add(
+        &mut self,
+        finder: &Finder,
+        chain: &mut Chained,
+        finish: &Finish,
+        subject: &Subject,
+        seq: i64,
+    ) {
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
         let is_accepted = finish.state == State::Accepted;
         let upstream_id = finish.upstream_id.as_deref().map(text);
@@ -384,7 +397,11 @@ impl Outcomes {
             cause: finish.cause.map(Cause::as_str),
             ..ChainRow::default()
         });
-        let row = ChainRow { detail: evidence.as_deref(), ..row };
+        let made = finish.made.as_ref().map(|thing| finder.thing(thing));
+        let hashes = finish.undo_things.iter().map(|thing| *finder.thing(thing).as_bytes());
+        let things = (finish.undo.is_some() || made.is_some())
+            .then(|| later::told(made.map(|hash| *hash.as_bytes()), hashes));
+        let row = ChainRow { detail: evidence.as_deref(), things: things.as_deref(), ..row };
         let told = Told {
             upstream_id: upstream_id.as_deref(),
             undo: undo.as_deref(),
@@ -395,6 +412,11 @@ impl Outcomes {
         let Link { place, seal } = chain.link(&row, None, Content::Told(&told));
         self.places.push(place);
         self.seals.push(seal);
+        self.things.push(things);
+        if let Some(made) = made {
+            self.made.push(made);
+            self.made_by.push(subject.id);
+        }
         self.seqs.push(seq);
         self.ids.push(subject.id);
         self.previous.push(subject.version);
@@ -473,8 +495,12 @@ impl Outcomes {
                     Box::new(chain),
                     Box::new(self.places),
                     Box::new(self.seals),
+                    Box::new(self.things),
                 ],
             );
+        }
+        if !self.made.is_empty() {
+            pipe.add(sql::TOUCH, vec![Box::new(self.made), Box::new(self.made_by)]);
         }
         if !self.delivered.is_empty() {
             pipe.add(sql::DELIVERED, vec![Box::new(self.delivered)]);

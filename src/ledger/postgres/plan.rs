@@ -17,6 +17,7 @@ use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::chain::row::{Attempt, Content, First, Row as ChainRow};
 use crate::ledger::desk::command::{Done, Write};
 use crate::ledger::entry::State;
+use crate::ledger::later::filed;
 use crate::ledger::{Begin, Begun, Guard, Noted};
 
 /// An entry as a finish, a decision or a rerun needs it.
@@ -102,6 +103,7 @@ enum Verdict {
 pub(super) struct Plan<'a> {
     /// Where its steps are linked, in the order of their numbers.
     pub(super) chain: &'a mut Chained,
+    pub(super) finder: &'a Finder,
     pub(super) judged: Vec<Judged<'a>>,
     /// Entries that must be locked.
     pub(super) named: Vec<Uuid>,
@@ -126,9 +128,10 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn of(finder: &Finder, chain: &'a mut Chained, writes: &'a [Write]) -> Self {
+    pub(super) fn of(finder: &'a Finder, chain: &'a mut Chained, writes: &'a [Write]) -> Self {
         let mut plan = Self {
             chain,
+            finder,
             judged: Vec::new(),
             named: Vec::new(),
             steps: 0,
@@ -400,25 +403,32 @@ impl<'a> Plan<'a> {
         let mut unclaimed: Vec<Uuid> = Vec::new();
         let (mut pointed, mut pointed_to) = (Vec::new(), Vec::new());
         let (mut unspent_ms, mut unspent) = (Vec::new(), Vec::new());
+        let (mut things, mut touched_by): (Vec<Uuid>, Vec<Uuid>) = (Vec::new(), Vec::new());
         for judged in &self.judged {
             let begin = judged.begin;
+            let texts = Texts::of(begin, self.finder);
+            if matches!(judged.verdict, Verdict::Started { .. }) {
+                things.extend(&texts.hashes);
+                touched_by.extend(texts.hashes.iter().map(|_| rows::uuid(begin.subject())));
+            }
             match &judged.verdict {
                 Verdict::Started { attempt, seq, rerun: Some(subject) } => {
                     pipe.add(sql::UNPRUNE, vec![Box::new(subject.id)]);
-                    pipe.add(sql::AGAIN, again(begin, subject, *attempt, *seq, owner));
+                    let mut params = again(begin, subject, *attempt, *seq, owner);
+                    params.push(Box::new(texts.things.clone()));
+                    pipe.add(sql::AGAIN, params);
                     let step = Step {
                         attempt: *attempt,
                         detail: begin.authorization.as_deref(),
                         ..Step::of(subject, State::Begun)
                     };
-                    let texts = Texts::of(begin);
                     let content = Content::Attempt(&texts.attempt(begin));
                     pipe.add(sql::STEP, step.params(self.chain, *seq, begin.now_ms, content));
                     keep_before(begin, pipe);
                 }
                 Verdict::Started { seq, rerun: None, .. } => {
                     let earlier = judged.known_digest().map(|prior| prior.entry);
-                    inserts.add(begin, self.chain, *seq, earlier);
+                    inserts.add(begin, texts, self.chain, *seq, earlier);
                     keep_before(begin, pipe);
                     let known = judged.hashes().into_iter();
                     for hash in known.filter(|hash| !judged.claims.contains(hash)) {
@@ -456,6 +466,9 @@ impl<'a> Plan<'a> {
                 Box::new(seals),
             ];
             pipe.add(sql::FIRST_STEPS, first);
+        }
+        if !things.is_empty() {
+            pipe.add(sql::TOUCH, vec![Box::new(things), Box::new(touched_by)]);
         }
         if !pointed.is_empty() {
             pipe.add(sql::POINT, vec![Box::new(pointed), Box::new(pointed_to)]);
@@ -637,11 +650,17 @@ struct Texts {
     target: String,
     lookup: Option<String>,
     before: Option<String>,
+    things: Option<Vec<u8>>,
+    /// The same, for the index.
+    hashes: Vec<Uuid>,
 }
 
 impl Texts {
-    fn of(begin: &Begin) -> Self {
+    fn of(begin: &Begin, finder: &Finder) -> Self {
+        let hashes: Vec<Uuid> = begin.things.iter().map(|thing| finder.thing(thing)).collect();
         Self {
+            things: filed(hashes.iter().map(|hash| *hash.as_bytes())),
+            hashes,
             target: text(&begin.target),
             lookup: begin.lookup.as_deref().map(text),
             before: begin.before.as_deref().map(text),
@@ -653,6 +672,7 @@ impl Texts {
             target: &self.target,
             lookup: self.lookup.as_deref(),
             before: self.before.as_deref(),
+            things: self.things.as_deref(),
             ..begin.as_linked()
         }
     }
@@ -695,6 +715,7 @@ struct Inserts {
     spent_ms: Vec<Option<i64>>,
     nonces: Vec<Option<Vec<u8>>>,
     lookups: Vec<Option<String>>,
+    things: Vec<Option<Vec<u8>>>,
     /// Of their first steps.
     authorizations: Vec<Option<String>>,
     places: Vec<i64>,
@@ -702,12 +723,18 @@ struct Inserts {
 }
 
 impl Inserts {
-    fn add(&mut self, begin: &Begin, chain: &mut Chained, seq: i64, earlier: Option<EntryId>) {
+    fn add(
+        &mut self,
+        begin: &Begin,
+        texts: Texts,
+        chain: &mut Chained,
+        seq: i64,
+        earlier: Option<EntryId>,
+    ) {
         let look = &begin.look;
         let id = rows::uuid(begin.entry);
         let own_id = look.key.clone().unwrap_or_else(|| Key::from_entry(begin.entry));
         let name = OperationId::as_str;
-        let texts = Texts::of(begin);
         let ledger_id = Some(&begin.ledger_id).filter(|ledger_id| **ledger_id != own_id);
         let (principal, operation) = (text(&look.principal.id), text(name(&look.operation)));
         let task = begin.task.as_deref().map(text);
@@ -768,6 +795,7 @@ impl Inserts {
         self.spent_ms.push(begin.spend.map(|spend| spend.expires_ms));
         self.nonces.push(begin.spend.map(|spend| spend.nonce.to_vec()));
         self.lookups.push(texts.lookup);
+        self.things.push(texts.things);
         self.authorizations.push(authorization);
     }
 
@@ -801,6 +829,7 @@ impl Inserts {
             Box::new(self.spent_ms),
             Box::new(self.nonces),
             Box::new(self.lookups),
+            Box::new(self.things),
         ]
     }
 }

@@ -3,7 +3,6 @@
 //! Looks that come while others are on their way are asked together, in one pipe. A connection that
 //! broke is made again by the next who asks.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -252,15 +251,6 @@ impl DatabaseReader {
 
     pub(in crate::ledger) fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {
         self.ask(move |session| async move { rows::unknowns(&session, limit).await })
-    }
-
-    pub(in crate::ledger) fn superseded(
-        &self,
-        entry: EntryId,
-        beside: &HashSet<EntryId>,
-    ) -> Result<Option<EntryId>, LedgerError> {
-        let beside: Vec<_> = beside.iter().copied().map(rows::uuid).collect();
-        self.ask(move |session| async move { rows::superseded(&session, entry, &beside).await })
     }
 
     pub(in crate::ledger) fn verify(

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::chained::{self, Chained, Link};
+use super::chained::{self, Chained};
 use super::plan::Step;
 use super::rows::{self, column, damaged};
-use super::session::{Fault, Param, Pipe, Session};
+use super::session::{Fault, Pipe, Session};
 use super::{sql, verify};
 use crate::ledger::chain::Seal;
 use crate::ledger::chain::line::Line;
@@ -254,20 +254,7 @@ impl<'a> Hand<'a> {
                 detail: Some(&detail),
                 ..Row::default()
             };
-            let Link { place, seal } = chained.link(&row, None, Content::None);
-            let params: Vec<Param> = vec![
-                Box::new(seq),
-                Box::new(Uuid::nil()),
-                Box::new(self.now_ms),
-                Box::new(RETENTION),
-                Box::new(detail),
-                Box::new(chained.number),
-                Box::new(place),
-                Box::new(seal),
-                Box::new(None::<String>),
-                Box::new(None::<String>),
-            ];
-            pipe.add(chained::STEP, params);
+            pipe.add(chained::STEP, chained.own(&row));
             pipe.add(DONE, vec![Box::new(removed.clone())]);
             pipe.add(REMOVED, vec![Box::new(removed)]);
         }

@@ -1,5 +1,7 @@
 //! How values stand in the tables, and reading them back.
 
+use std::collections::HashSet;
+
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 use uuid::Uuid;
@@ -9,9 +11,10 @@ use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::desk::command::Failure;
 use crate::ledger::entry::{Cause, State};
+use crate::ledger::later::{Candidate, Subject, obstacle, of_told};
 use crate::ledger::{
-    Answer, Counts, Filter, FinishRecord, MAX_LATER, Noted, Pending, Principal, Prior, Reason,
-    Record, Removed, Shown, Step, Tally,
+    Answer, Counts, Filter, FinishRecord, MAX_LATER, Noted, Obstacle, Pending, Principal, Prior,
+    Reason, Record, Removed, Shown, Step, Tally,
 };
 
 /// The columns of [`Prior`], in the order of [`prior`].
@@ -80,46 +83,24 @@ const PENDING: &str = record_query!("WHERE e.id = $1 AND e.state IN (4, 5)");
 
 const BEFORE: &str = "SELECT before FROM takeback.image WHERE entry = $1";
 
-const NUMBER: &str = "SELECT number FROM takeback.entry WHERE id = $1";
+/// Of an accepted entry with an undo: its first and newest step, and what the undo would change.
+const SUPERSEDED: &str = "SELECT e.number, e.version, f.things FROM takeback.entry e \
+     JOIN takeback.history f ON f.seq = e.finish \
+     WHERE e.id = $1 AND e.state = 5 AND f.undo IS NOT NULL";
 
-// By id, which has an index, from a time on at which no later entry can have its id from.
-const LATER: &str = "SELECT x.id FROM (\
-     SELECT e.id, e.number, e.target, e.transport, f.upstream_id FROM takeback.entry e \
-     LEFT JOIN takeback.history f ON f.seq = e.finish \
-     WHERE e.id > $1 AND e.number > $2 AND e.state NOT IN (6, 7) ORDER BY e.id LIMIT $3) x \
-     WHERE (($4::text IS NOT NULL AND strpos(x.target, ' ') > 0 \
-         AND substr(x.target, strpos(x.target, ' ') + 1) = $4) \
-       OR ($4::text IS NULL AND x.transport = $5 AND x.upstream_id = $6)) \
-     AND NOT (x.id = ANY($7)) ORDER BY x.number LIMIT 1";
-
-/// As the file's store asks it; see there.
-const OVERLAPPING: &str = "SELECT x.id FROM (\
-     SELECT id, number, target, state, finish, version, cause FROM takeback.entry \
-     WHERE id < $1 AND number < $2 ORDER BY id DESC LIMIT $3) x \
-     WHERE x.state NOT IN (6, 7) AND (x.state <= 4 OR x.finish > $4 \
-       OR (x.cause = 'settled' AND x.version > $4)) \
-     AND strpos(x.target, ' ') > 0 AND substr(x.target, strpos(x.target, ' ') + 1) = $5 \
-     ORDER BY x.number DESC LIMIT 1";
+/// The newest entries of a thing.
+const TOUCHED: &str = "SELECT e.id, e.number, e.state, e.attempt, e.finish, e.version, e.cause, \
+     CASE WHEN e.state = 7 THEN (SELECT h.why FROM takeback.history h WHERE h.seq = e.version) END \
+     FROM (SELECT entry FROM takeback.touched WHERE thing = $1 AND entry <> $2 \
+     ORDER BY entry DESC LIMIT $3) t JOIN takeback.entry e ON e.id = t.entry";
 
 const COUNTS: &str = "SELECT state, count(*), min(began_ms) FROM takeback.entry \
      WHERE state <= 4 GROUP BY state";
 
 /// What a connection that reads prepares.
 pub(super) const STATEMENTS: &[&str] = &[
-    RECORD,
-    UNKNOWNS,
-    LIST_OPEN,
-    LIST,
-    IS_THERE,
-    HISTORY,
-    ANSWER,
-    COUNTS,
-    DUE,
-    PENDING,
-    BEFORE,
-    NUMBER,
-    LATER,
-    OVERLAPPING,
+    RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS, DUE, PENDING, BEFORE,
+    SUPERSEDED, TOUCHED,
 ];
 
 /// An entry's id as the database has it.
@@ -176,18 +157,22 @@ fn record(row: &Row) -> Result<Record, Fault> {
     let disposition = optional(row, at(13), |text: String| Disposition::from_name(&text))?;
     let finish = match disposition {
         None => None,
-        Some(disposition) => Some(FinishRecord {
-            attempt: number(row, at(12))?,
-            disposition,
-            verdict: optional(row, at(14), |text: String| Verdict::from_name(&text))?,
-            upstream_status: optional(row, at(15), |status: i32| u16::try_from(status).ok())?,
-            upstream_id: column(row, at(16))?,
-            undo: column(row, at(17))?,
-            compensate: column(row, at(18))?,
-            deadline_ms: column(row, at(19))?,
-            undo_unavailable: column::<Option<String>>(row, at(20))?.or_else(|| prior.undo_gone()),
-            evidence: column(row, at(21))?,
-        }),
+        Some(disposition) => {
+            let finish = FinishRecord {
+                attempt: number(row, at(12))?,
+                disposition,
+                verdict: optional(row, at(14), |text: String| Verdict::from_name(&text))?,
+                upstream_status: optional(row, at(15), |status: i32| u16::try_from(status).ok())?,
+                upstream_id: column(row, at(16))?,
+                undo: column(row, at(17))?,
+                compensate: column(row, at(18))?,
+                deadline_ms: column(row, at(19))?,
+                undo_unavailable: column::<Option<String>>(row, at(20))?
+                    .or_else(|| prior.undo_gone()),
+                evidence: column(row, at(21))?,
+            };
+            Some(finish.shown_in(prior.state))
+        }
     };
     Ok(Record {
         prior,
@@ -287,58 +272,56 @@ pub(super) async fn pending_of(
     session.query(PENDING, &[&uuid(entry)]).await?.first().map(pending).transpose()
 }
 
-/// How far the clocks of two sidecars may be apart, milliseconds: a later entry may have an id that
-/// is so much earlier.
-const APART_MS: i64 = 300_000;
-
-/// The first later entry, accepted or open, that is of the resource which this entry's undo changes;
-/// those of `beside` are passed over.
+/// What stands in the way of an entry's undo.
 pub(super) async fn superseded(
     session: &Session,
     entry: EntryId,
-    beside: &[Uuid],
-) -> Result<Option<EntryId>, Fault> {
-    let Some(record) = record_of(session, entry).await? else { return Ok(None) };
-    let Some(finish) = record.finish.filter(|_| record.prior.state == State::Accepted) else {
-        return Ok(None);
-    };
-    let path = finish.undo_path();
-    // Over HTTP the path says which thing it is; ids of different kinds of things may be equal.
-    let id = finish.upstream_id.filter(|_| path.is_none());
-    if path.is_none() && id.is_none() {
-        return Ok(None);
-    }
-    let rows = session.query(NUMBER, &[&uuid(entry)]).await?;
+    beside: &HashSet<EntryId>,
+) -> Result<Option<Obstacle>, Fault> {
+    let rows = session.query(SUPERSEDED, &[&uuid(entry)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let began: i64 = column(row, 0)?;
-    let from = first_id_at(record.prior.began_ms.saturating_sub(APART_MS));
-    let limit = limit_of(MAX_LATER);
-    let params: &[&(dyn ToSql + Sync)] =
-        &[&from, &began, &limit, &path, &record.transport, &id, &beside];
-    let rows = session.query(LATER, params).await?;
-    if let Some(row) = rows.first() {
-        return column(row, 0).map(entry_id).map(Some);
-    }
-    // What was read before a call may lack the effect of one that was not over when it began.
-    let Some(path) = path else { return Ok(None) };
-    if session.query(BEFORE, &[&uuid(entry)]).await?.is_empty() {
-        return Ok(None);
-    }
-    let steps = session.query(HISTORY, &[&record.prior.version]).await?;
-    let steps: Vec<Step> = steps.iter().map(step).collect::<Result<_, _>>()?;
-    let Some(step) = steps.iter().rev().find(|step| step.to == State::Begun) else {
-        return Ok(None);
+    let (number, version): (i64, i64) = (column(row, 0)?, column(row, 1)?);
+    let Some(told) = column::<Option<Vec<u8>>>(row, 2)? else {
+        return Ok(Some(Obstacle::Untold));
     };
-    let until = first_id_at(record.prior.began_ms.saturating_add(APART_MS));
-    let params: &[&(dyn ToSql + Sync)] = &[&until, &began, &limit, &step.seq, &path];
-    let rows = session.query(OVERLAPPING, params).await?;
-    rows.first().map(|row| column(row, 0).map(entry_id)).transpose()
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut is_cut = false;
+    for thing in of_told(&told).map(Uuid::from_bytes) {
+        let limit = limit_of(MAX_LATER);
+        let rows = session.query(TOUCHED, &[&thing, &uuid(entry), &limit]).await?;
+        let found: Vec<Candidate> = rows.iter().map(candidate).collect::<Result<_, _>>()?;
+        is_cut |= found.len() >= MAX_LATER && found.iter().all(|other| other.number > number);
+        candidates.extend(found);
+    }
+    candidates.sort_unstable_by_key(|other| std::cmp::Reverse(other.number));
+    candidates.dedup_by_key(|other| other.number);
+    let steps = session.query(HISTORY, &[&version]).await?;
+    let steps: Vec<Step> = steps.iter().map(step).collect::<Result<_, _>>()?;
+    let began = steps.iter().rev().find(|step| step.to == State::Begun);
+    let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
+    let has_before = !session.query(BEFORE, &[&uuid(entry)]).await?.is_empty();
+    Ok(obstacle(Subject { number, began, has_before, is_cut }, &candidates, beside))
 }
 
 /// The lowest id that an entry of this time, in milliseconds since 1970, can have.
 fn first_id_at(ms: i64) -> Uuid {
     let ms = u128::try_from(ms.clamp(0, (1 << 48) - 1)).unwrap_or(0);
     Uuid::from_u128(ms << 80)
+}
+
+fn candidate(row: &Row) -> Result<Candidate, Fault> {
+    let is_settled = column::<Option<String>>(row, 6)?.as_deref() == Some(Cause::Settled.as_str());
+    let version: i64 = column(row, 5)?;
+    let why: Option<String> = column(row, 7)?;
+    Ok(Candidate {
+        entry: entry_id(column(row, 0)?),
+        number: column(row, 1)?,
+        state: state(row, 2)?,
+        attempt: number(row, 3)?,
+        finish: column(row, 4)?,
+        settled: is_settled.then_some(version),
+        undone_by: why.and_then(|why| EntryId::parse(&why)),
+    })
 }
 
 fn step(row: &Row) -> Result<Step, Fault> {

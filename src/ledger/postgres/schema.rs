@@ -9,10 +9,11 @@ use super::session::{Fault, Session};
 use crate::ledger::desk::command::Failure;
 
 /// The schema version of this program.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// The steps from each older version to the next, from 1 on.
-const UPGRADES: &[&str] = &[include_str!("to_2.sql"), include_str!("to_3.sql")];
+const UPGRADES: &[&str] =
+    &[include_str!("to_2.sql"), include_str!("to_3.sql"), include_str!("to_4.sql")];
 
 /// How often the making is tried: sidecars that start together meet in it.
 const TRIES: usize = 10;

@@ -1,4 +1,4 @@
--- The ledger in PostgreSQL, schema version 3. Plain SQL: no extension, no procedure, no trigger.
+-- The ledger in PostgreSQL, schema version 4. Plain SQL: no extension, no procedure, no trigger.
 -- Operators may read it while sidecars run:
 --   psql "$TAKEBACK_LEDGER" -c 'SELECT * FROM takeback.open_entries'
 -- Ask the views (entries, open_entries, history_readable, owners); the tables are laid out for
@@ -72,8 +72,9 @@ CREATE TABLE takeback.entry (
   due_ms bigint,                     -- when it is looked at next of itself; NULL: not
   tries integer NOT NULL DEFAULT 0,  -- looks since the newest attempt
   verdict text,                      -- of what was read since the finish; NULL: the finish's holds
-  removed smallint NOT NULL DEFAULT 0 -- of what it held of its call: 1 a part was redacted,
+  removed smallint NOT NULL DEFAULT 0, -- of what it held of its call: 1 a part was redacted,
                                      -- 2 retention removed it
+  things bytea                       -- keyed hashes of what it changes, 16 bytes each: touched.thing
 );
 
 -- One open entry per principal and request, whatever else goes wrong.
@@ -123,8 +124,17 @@ CREATE TABLE takeback.history (
   detail text,                       -- JSON: who allowed a begin, what a finish or a look proved
   chain bigint,                      -- chain.number; NULL: from before there were chains
   place bigint,                      -- the row's place in it, from 1, without gaps
-  seal bytea                         -- its link, 32 bytes; then what commits to what it holds of
+  seal bytea,                        -- its link, 32 bytes; then what commits to what it holds of
                                      -- the call
+  things bytea                       -- of a finish with an undo, keyed hashes of what that changes;
+                                     -- the first byte is 1 if the first hash is of the upstream's id
+);
+
+CREATE TABLE takeback.touched (
+  -- Which entries change a thing.
+  thing uuid NOT NULL,               -- a keyed hash
+  entry uuid NOT NULL,               -- entry.id
+  PRIMARY KEY (thing, entry)
 );
 
 CREATE TABLE takeback.image (

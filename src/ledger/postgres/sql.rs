@@ -39,18 +39,19 @@ pub(super) const STEPS: &str = "SELECT nextval('takeback.step') FROM generate_se
 pub(super) const INSERT: &str = "INSERT INTO takeback.entry (id, number, version, finish, state, attempt, \
      owner, began_ms, attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, \
      twin, principal, key, ledger_id, digest, mark, operation, fingerprint, policy_revision, class, \
-     kind, transport, target, task, staged_for, repeats, earlier, spent_ms, spent_nonce, lookup) \
-     SELECT t.id, t.seq, t.seq, t.seq, 2, 1, $1, t.now_ms, t.now_ms, t.now_ms, false, false, \
+     kind, transport, target, task, staged_for, repeats, earlier, spent_ms, spent_nonce, lookup, \
+     things) SELECT t.id, t.seq, t.seq, t.seq, 2, 1, $1, t.now_ms, t.now_ms, t.now_ms, false, false, \
      false, t.weak, t.staged, t.key_sent, t.twin, t.principal, t.key, t.ledger_id, t.digest, \
      t.mark, t.operation, t.fingerprint, t.policy_revision, t.class, t.kind, t.transport, t.target, \
-     t.task, t.staged_for, t.repeats, t.earlier, t.spent_ms, t.spent_nonce, t.lookup \
+     t.task, t.staged_for, t.repeats, t.earlier, t.spent_ms, t.spent_nonce, t.lookup, \
+     t.things \
      FROM unnest($2::uuid[], $3::int8[], $4::int8[], $5::bool[], $6::bool[], $7::bool[], \
      $8::uuid[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::bytea[], $14::text[], \
      $15::bytea[], $16::bytea[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], \
-     $22::text[], $23::uuid[], $24::uuid[], $25::int8[], $26::bytea[], $27::text[]) AS t(id, seq, \
+     $22::text[], $23::uuid[], $24::uuid[], $25::int8[], $26::bytea[], $27::text[], $28::bytea[]) AS t(id, seq, \
      now_ms, weak, staged, key_sent, twin, principal, key, ledger_id, digest, mark, operation, \
      fingerprint, policy_revision, class, kind, transport, target, task, staged_for, repeats, \
-     earlier, spent_ms, spent_nonce, lookup)";
+     earlier, spent_ms, spent_nonce, lookup, things)";
 
 pub(super) const FIRST_STEPS: &str = "INSERT INTO takeback.history (seq, entry, at_ms, to_state, \
      attempt, detail, chain, place, seal) \
@@ -65,7 +66,12 @@ pub(super) const STEP: &str = "INSERT INTO takeback.history (seq, entry, previou
 pub(super) const AGAIN: &str = "UPDATE takeback.entry SET state = 2, version = $2, attempt = $3, owner = $4, \
      attempted_ms = $5, key_sent = $6, twin = $7, fingerprint = $8, policy_revision = $9, \
      class = $10, kind = $11, spent_ms = $12, spent_nonce = $13, lookup = $14, \
-     before = $15, target = $16, removed = 0, due_ms = NULL, tries = 0 WHERE id = $1";
+     before = $15, target = $16, removed = 0, due_ms = NULL, tries = 0, things = $17 WHERE id = $1";
+
+/// Files entries under what they change.
+pub(super) const TOUCH: &str = "INSERT INTO takeback.touched (thing, entry) \
+     SELECT t.thing, t.entry FROM unnest($1::uuid[], $2::uuid[]) AS t(thing, entry) \
+     ORDER BY t.thing, t.entry ON CONFLICT DO NOTHING";
 
 /// An attempt at an entry whose content retention removed: it will have one again.
 pub(super) const UNPRUNE: &str = "INSERT INTO takeback.unpruned (entry) \
@@ -90,17 +96,17 @@ pub(super) const FINISH: &str = "UPDATE takeback.entry e SET state = t.state, ve
 pub(super) const FINISH_STEPS: &str = "INSERT INTO takeback.history (seq, entry, previous, at_ms, from_state, \
      to_state, attempt, cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
      compensate, deadline_ms, undo_unavailable, status, headers, body, detail, chain, place, \
-     seal) SELECT t.seq, t.entry, t.previous, t.at_ms, t.from_state, t.to_state, t.attempt, t.cause, \
+     seal, things) SELECT t.seq, t.entry, t.previous, t.at_ms, t.from_state, t.to_state, t.attempt, t.cause, \
      t.disposition, t.verdict, t.upstream_status, t.upstream_id, t.undo, t.undo_mark, t.compensate, \
      t.deadline_ms, t.undo_unavailable, t.status, t.headers, t.body, t.detail, $22, t.place, \
-     t.seal \
+     t.seal, t.things \
      FROM unnest($1::int8[], $2::uuid[], $3::int8[], $4::int8[], $5::int2[], $6::int2[], \
      $7::int4[], $8::text[], $9::text[], $10::text[], $11::int4[], $12::text[], $13::text[], \
      $14::bytea[], $15::text[], $16::int8[], $17::text[], $18::int4[], $19::bytea[], $20::bytea[], \
-     $21::text[], $23::int8[], $24::bytea[]) \
+     $21::text[], $23::int8[], $24::bytea[], $25::bytea[]) \
      AS t(seq, entry, previous, at_ms, from_state, to_state, attempt, cause, disposition, verdict, \
      upstream_status, upstream_id, undo, undo_mark, compensate, deadline_ms, undo_unavailable, \
-     status, headers, body, detail, place, seal)";
+     status, headers, body, detail, place, seal, things)";
 
 pub(super) const RESTORE: &str = "UPDATE takeback.entry SET state = $2::int2, version = $3, \
      due_ms = CASE WHEN $2::int2 = 4 AND lookup IS NOT NULL THEN $4::int8 END WHERE id = $1";
@@ -147,6 +153,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     STEPS,
     INSERT,
     FIRST_STEPS,
+    TOUCH,
     STEP,
     UNPRUNE,
     AGAIN,

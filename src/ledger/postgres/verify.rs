@@ -96,8 +96,8 @@ pub(super) fn line(row: &Row) -> Result<Line, Fault> {
     let link = match seal {
         None => None,
         Some(seal) => Some(Linked {
-            chain: column(row, 54)?,
-            place: u64::try_from(column::<i64>(row, 55)?).map_err(|_| damaged())?,
+            chain: column(row, 56)?,
+            place: u64::try_from(column::<i64>(row, 57)?).map_err(|_| damaged())?,
             seal,
         }),
     };
@@ -132,6 +132,7 @@ pub(super) fn line(row: &Row) -> Result<Line, Fault> {
             kind: column(row, 48)?,
             spent_ms: column(row, 49)?,
             spent_nonce: column(row, 50)?,
+            things: column(row, 55)?,
             target: column(row, 51)?,
             lookup: column(row, 52)?,
             before: column(row, 53)?,
@@ -157,6 +158,7 @@ pub(super) fn line(row: &Row) -> Result<Line, Fault> {
         undo_mark: column(row, 14)?,
         deadline_ms: column(row, 15)?,
         detail: column(row, 16)?,
+        things: column(row, 54)?,
         upstream_id: column(row, 17)?,
         undo: column(row, 18)?,
         compensate: column(row, 19)?,

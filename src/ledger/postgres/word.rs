@@ -1,12 +1,10 @@
 //! A person's word that it is known what is wrong with the chains.
 
-use uuid::Uuid;
-
-use super::chained::{self, Chained, Link};
+use super::chained::{self, Chained};
 use super::removal::Hand;
-use super::session::{Fault, Param};
+use super::session::Fault;
 use crate::ledger::chain::breaks::{ACKNOWLEDGED, acknowledgement};
-use crate::ledger::chain::row::{Content, Row};
+use crate::ledger::chain::row::Row;
 use crate::ledger::desk::command::{Acknowledge, Done};
 
 impl Hand<'_> {
@@ -29,21 +27,8 @@ impl Hand<'_> {
                 detail: Some(&detail),
                 ..Row::default()
             };
-            let Link { place, seal } = chained.link(&row, None, Content::None);
-            let params: Vec<Param> = vec![
-                Box::new(seq),
-                Box::new(Uuid::nil()),
-                Box::new(word.now_ms),
-                Box::new(ACKNOWLEDGED),
-                Box::new(detail),
-                Box::new(chained.number),
-                Box::new(place),
-                Box::new(seal),
-                Box::new(Some(word.who.clone())),
-                Box::new(Some(word.why.clone())),
-            ];
             let mut pipe = self.session.pipe();
-            pipe.add(chained::STEP, params);
+            pipe.add(chained::STEP, chained.own(&row));
             Ok((Done::Written, pipe))
         })
         .await

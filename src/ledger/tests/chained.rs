@@ -93,6 +93,7 @@ impl Bench {
         let accepted = Finish {
             undo: Some("{\"operation\":\"x\"}".to_owned()),
             undo_mark: Some(Digest([9; 32])),
+            undo_things: vec![thing(4)],
             answer: Some(Answer {
                 status: 201,
                 headers: vec![("etag".to_owned(), b"\"1\"".to_vec())],
@@ -153,6 +154,8 @@ async fn f15_a_changed_row_is_named(store: Store) {
         (format!("UPDATE entry SET principal = 'other' WHERE {entry}"), first),
         (format!("UPDATE entry SET target = 'other' WHERE {entry}"), first),
         (format!("UPDATE entry SET class = 'read' WHERE {entry}"), first),
+        (format!("UPDATE entry SET things = NULL WHERE {entry}"), first),
+        (format!("UPDATE history SET things = NULL WHERE seq = {finish}"), finish),
         (format!("UPDATE entry SET lookup = '{{}}' WHERE {entry}"), first),
         (format!("UPDATE entry SET state = 5 WHERE {entry}"), last),
         (format!("UPDATE entry SET version = {finish} WHERE {entry}"), finish),

@@ -13,8 +13,6 @@ on_both_stores!(
     the_state_before_a_call_is_kept_with_its_newest_attempt,
     what_allowed_a_call_stands_in_its_history_and_so_does_what_became_of_it,
     a_decision_and_an_undo_end_what_is_due,
-    case_j4_a_later_entry_of_the_resource_stands_in_the_way_of_an_undo,
-    a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo,
 );
 
 fn note(entry: EntryId, version: i64) -> Note {
@@ -239,64 +237,6 @@ async fn a_decision_and_an_undo_end_what_is_due(store: Store) {
     assert_eq!(bench.read().show(entry).unwrap().unwrap().record.due_ms, None);
 }
 
-async fn case_j4_a_later_entry_of_the_resource_stands_in_the_way_of_an_undo(store: Store) {
-    let bench = Bench::new(store);
-    let call = |digest| Call { digest, ..Call::default() };
-    let begun = async |digest, target: &str| {
-        let begin = Begin { target: target.to_owned(), ..bench.judged(&call(digest)).await };
-        let entry = begin.entry;
-        bench.ledger.begin(begin).await.unwrap();
-        entry
-    };
-    let before = begun(1, "PATCH /comments/7").await;
-    let first = begun(2, "PATCH /comments/7").await;
-    assert_eq!(bench.ledger.superseded(first).await.unwrap(), None, "it is not accepted");
-    let mut done = finish(first, State::Accepted, None);
-    done.undo = Some("{\"http\":{\"method\":\"PATCH\",\"path\":\"/comments/7?a=1\"}}".to_owned());
-    bench.ledger.finish_durably(done).await.unwrap();
-    // The same id at another path is another thing; a rejected call changed nothing.
-    let other = begun(3, "PATCH /issues/7").await;
-    bench.ledger.finish_durably(finish(other, State::Accepted, None)).await.unwrap();
-    let failed = begun(4, "DELETE /comments/7").await;
-    let rejected = finish(failed, State::Rejected, Some(Cause::NotSent));
-    bench.ledger.finish_durably(rejected).await.unwrap();
-    assert_eq!(bench.ledger.superseded(first).await.unwrap(), None);
-
-    let second = begun(5, "DELETE /comments/7").await;
-    let third = begun(6, "PATCH /comments/7").await;
-
-    assert_eq!(bench.ledger.superseded(first).await.unwrap(), Some(second));
-    let read = bench.read();
-    let beside =
-        |entries: &[EntryId]| read.superseded(first, &entries.iter().copied().collect()).unwrap();
-    assert_eq!(beside(&[]), Some(second));
-    assert_eq!(beside(&[second]), Some(third));
-    assert_eq!(beside(&[second, third]), None);
-    assert_eq!(bench.ledger.superseded(before).await.unwrap(), None);
-}
-
-async fn a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo(store: Store) {
-    let bench = Bench::new(store);
-    let accepted = async |digest, id: &str| {
-        let call = Call { digest, ..Call::default() };
-        let begin = Begin { transport: "mcp", ..bench.judged(&call).await };
-        let mut done = finish(begin.entry, State::Accepted, None);
-        done.upstream_id = Some(id.to_owned());
-        done.undo = Some("{\"mcp\":{\"tool\":\"delete\"}}".to_owned());
-        let entry = begin.entry;
-        bench.ledger.begin(begin).await.unwrap();
-        bench.ledger.finish_durably(done).await.unwrap();
-        entry
-    };
-    let first = accepted(1, "7").await;
-    accepted(2, "8").await;
-    assert_eq!(bench.ledger.superseded(first).await.unwrap(), None);
-
-    let later = accepted(3, "7").await;
-
-    assert_eq!(bench.ledger.superseded(first).await.unwrap(), Some(later));
-}
-
 #[tokio::test]
 async fn f20_a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has() {
     let database = server::Database::new();
@@ -329,7 +269,7 @@ async fn f20_a_database_of_version_1_is_brought_up_to_date_and_keeps_what_it_has
     ));
     let home = Home::Database(database);
     let place = place(&home);
-    assert!(matches!(ReadOnly::open(&place), Err(OpenError::Older { found: 1, known: 3 })));
+    assert!(matches!(ReadOnly::open(&place), Err(OpenError::Older { found: 1, known: 4 })));
     assert_eq!(ReadOnly::newest_ms(&place).unwrap(), 500);
 
     let (ledger, recovered) = Ledger::open(&place, Options::default(), 1_000).unwrap();
@@ -406,7 +346,7 @@ async fn f20_a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has()
         )
         .unwrap();
     }
-    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 3 })));
+    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 4 })));
     assert_eq!(ReadOnly::newest_ms(&Place::File(file.clone())).unwrap(), 500);
 
     let (embedded, recovered) = Embedded::open(&file, Options::default(), 1_000).unwrap();

@@ -146,11 +146,11 @@ async fn f20_a_schema_of_another_version_is_refused_in_both_directions() {
     bench.ledger.close().await;
     let open = || Ledger::open(&bench.place(), Options::default(), 1).map(drop);
 
-    sql(&bench, "UPDATE takeback.version SET version = 4");
-    assert!(matches!(open(), Err(OpenError::Newer { found: 4, known: 3 })));
+    sql(&bench, "UPDATE takeback.version SET version = 5");
+    assert!(matches!(open(), Err(OpenError::Newer { found: 5, known: 4 })));
     assert!(matches!(ReadOnly::open(bench.place()), Err(OpenError::Newer { .. })));
     sql(&bench, "UPDATE takeback.version SET version = -1");
-    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 3 })));
+    assert!(matches!(open(), Err(OpenError::Older { found: -1, known: 4 })));
 }
 
 #[tokio::test]

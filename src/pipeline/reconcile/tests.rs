@@ -20,6 +20,7 @@ use crate::ledger::{
 use crate::metrics::Metrics;
 use crate::pipeline::confirmation::Sealer;
 use crate::pipeline::live::Policies;
+use crate::pipeline::under_way::UnderWay;
 use crate::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use crate::policy;
 use crate::server::Drain;
@@ -220,6 +221,7 @@ impl Bench {
             },
             tasks: tasks.clone(),
             mcp: McpState::default(),
+            under_way: UnderWay::default(),
         });
         let authority = Authority::new(&address.ip().to_string(), address.port()).unwrap();
         let upstream = Upstream::new(upstream::Config::new(authority), tasks);
@@ -262,6 +264,7 @@ async fn begin_unknown(ledger: &Ledger, entry: EntryId, lookup: Option<&str>) {
         kind: EffectKind::Create,
         transport: "http",
         target: "POST /notes".to_owned(),
+        things: Vec::new(),
         task: None,
         staged_for: None,
         ledger_id: Key::from_entry(entry),
@@ -284,7 +287,9 @@ async fn begin_unknown(ledger: &Ledger, entry: EntryId, lookup: Option<&str>) {
         answered: false,
         upstream_status: None,
         upstream_id: None,
+        made: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,

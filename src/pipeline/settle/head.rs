@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, header};
 
+use crate::call::has_any;
 use crate::call::payload::{Body, Collected, Trailers};
 use crate::contract::json::write_ascii;
 use crate::contract::report::MAX_HEADER;
@@ -74,11 +75,14 @@ pub fn pass_headers(shared: &Shared, parts: &mut Parts, asked: Asked<'_>) {
     if stripped > 0 {
         shared.metrics.common().stripped_upstream.increment(u64::from(stripped));
     }
-    for name in [header::LOCATION, header::CONTENT_LOCATION] {
-        if let Some(value) = parts.headers.get(&name)
-            && let Some(ours) = relocated(shared, value, asked)
-        {
-            parts.headers.insert(name, ours);
+    let locations = [header::LOCATION, header::CONTENT_LOCATION];
+    if has_any(&parts.headers, &locations) {
+        for name in locations {
+            if let Some(value) = parts.headers.get(&name)
+                && let Some(ours) = relocated(shared, value, asked)
+            {
+                parts.headers.insert(name, ours);
+            }
         }
     }
     parts.version = http::Version::HTTP_11;

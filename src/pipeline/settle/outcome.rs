@@ -15,16 +15,17 @@ use crate::contract::path::{Found, Scope};
 use crate::contract::prefill::Prefill;
 use crate::contract::report::{CallJson, HandleJson, LedgerNote, Report, Staged, UndoKind};
 use crate::contract::selector::Evidence;
+use crate::contract::thing::Thing;
 use crate::contract::undo::{
     Resolved, Unavailable, check_sensitive, complete, resolve, resolve_lookup,
 };
-use crate::ledger::{Answer, Cause, Finish, Finished, State};
+use crate::ledger::{Answer, Cause, Finish, Finished, Obstacle, State};
 use crate::metrics::Availability;
 use crate::pipeline::back::is_what_it_says;
 use crate::pipeline::image::{Image, is_strong};
 use crate::pipeline::live::Live;
 use crate::pipeline::proof::prove;
-use crate::pipeline::{Shared, Write};
+use crate::pipeline::{Shared, Write, things};
 
 /// What a dispatch came to, before the evidence is looked at.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ pub(super) struct Conclusion {
     is_answer: bool,
     upstream_id: Option<String>,
     undo: Option<(CallJson, UndoKind)>,
+    undo_things: Vec<Thing>,
     undo_mark: Option<Digest>,
     compensate: Option<CallJson>,
     /// Until when the undo can be made.
@@ -200,6 +202,7 @@ pub(super) fn conclude(
         is_answer: dispatched.is_answer && !case.agent.is_gone(),
         upstream_id: None,
         undo: None,
+        undo_things: Vec::new(),
         undo_mark: None,
         compensate: None,
         deadline_ms: None,
@@ -238,7 +241,8 @@ pub(super) fn conclude(
         } else if let Some(why) = write.degraded {
             conclusion.unavailable = Some(why.to_owned());
         } else if conclusion.verdict != Some(Verdict::Contradicted) {
-            conclusion.undo(case, operation, &scope, etag);
+            let now_ms = case.shared.clock.now_ms();
+            conclusion.undo(case, operation, &scope, etag, now_ms);
         }
     } else if let Some(lookup) = &operation.lookup {
         let scope = Scope { before: None, request: write.request(), response: None, key };
@@ -252,6 +256,9 @@ pub(super) fn conclude(
             conclusion.lookup = Some(CallJson::lookup(lookup.by, &resolved));
         }
     }
+    if state == State::Unknown && write.staged_for.is_none() && write.degraded.is_none() {
+        conclusion.undo_if_settled(case, operation, key);
+    }
     if let (Some(span), Some(began)) = (&write.head.span, began) {
         span.step("anvil.verify", began, case.shared.clock.instant());
     }
@@ -259,20 +266,36 @@ pub(super) fn conclude(
 }
 
 impl Conclusion {
-    /// `etag` is that of the state that the call left.
+    /// What the undo is if the call turns out to have been accepted: by its request and the state before it
+    /// alone. Nothing that came as an answer says what was done, and nobody else has the request later.
+    fn undo_if_settled(&mut self, case: &Case, operation: &Operation, key: Option<&str>) {
+        let scope = Scope {
+            before: case.before.as_ref().map(|image| image.root()),
+            request: case.write().request(),
+            response: None,
+            key,
+        };
+        // When it was accepted nobody knows: not before it was made. So a deadline is rather too early.
+        let made_ms = case.identity.entry.unix_ms();
+        self.undo(case, operation, &scope, None, made_ms);
+        (self.inverse_report, self.compensate_report) = (None, None);
+    }
+
+    /// `etag` is that of the state that the call left; a deadline counts from `answered_ms`.
     fn undo(
         &mut self,
         case: &Case,
         operation: &Operation,
         scope: &Scope<'_>,
         etag: Option<&HeaderValue>,
+        answered_ms: i64,
     ) {
         let now_ms = case.shared.clock.now_ms();
         let snapshot = &case.write().live.snapshot;
         let resolved = |call: &FollowUp, known: Option<&Prefill>| {
             let resolved = match known {
-                Some(known) => complete(call, known, scope, now_ms, &operation.sensitive)?,
-                None => resolve(call, scope, now_ms, &operation.sensitive)?,
+                Some(known) => complete(call, known, scope, answered_ms, &operation.sensitive)?,
+                None => resolve(call, scope, answered_ms, &operation.sensitive)?,
             };
             if crate::contract::undo::is_passed(resolved.deadline_ms, now_ms) {
                 return Err(Unavailable::DeadlinePassed);
@@ -289,7 +312,7 @@ impl Conclusion {
                         only_if_unchanged(call, image, etag);
                     }
                     self.inverse_report = Some(availability(&inverse));
-                    self.offer(inverse, UndoKind::Inverse);
+                    self.offer(case, inverse, UndoKind::Inverse);
                 } else {
                     self.inverse_report = Some(Availability::NotDeclared);
                 }
@@ -303,18 +326,19 @@ impl Conclusion {
                 Some(compensate) => {
                     let compensate = resolved(compensate, back.compensate());
                     self.compensate_report = Some(availability(&compensate));
-                    self.offer(compensate, UndoKind::Compensate);
+                    self.offer(case, compensate, UndoKind::Compensate);
                 }
                 None => self.compensate_report = Some(Availability::NotDeclared),
             },
         }
     }
 
-    fn offer(&mut self, call: Result<Resolved, Unavailable>, kind: UndoKind) {
+    fn offer(&mut self, case: &Case, call: Result<Resolved, Unavailable>, kind: UndoKind) {
         match call {
             Ok(call) => {
                 self.deadline_ms = call.deadline_ms;
                 self.undo_mark = mark(&call);
+                self.undo_things = things::of_resolved(&case.write().live.snapshot, &call);
                 self.undo = Some((CallJson::undo(kind, &call), kind));
             }
             Err(unavailable) => self.unavailable = Some(unavailable.to_string()),
@@ -323,7 +347,8 @@ impl Conclusion {
 
     /// How the effect is taken back, if it can be.
     pub(super) fn undo_kind(&self) -> Option<UndoKind> {
-        self.undo.as_ref().map(|(_, kind)| *kind)
+        let undo = self.undo.as_ref().filter(|_| self.state == State::Accepted);
+        undo.map(|(_, kind)| *kind)
     }
 
     /// What the ledger records.
@@ -345,7 +370,9 @@ impl Conclusion {
             answered: self.is_answer,
             upstream_status: self.status,
             upstream_id: self.upstream_id.clone(),
+            made: things::made(write.transport(), self.upstream_id.as_deref()),
             undo: self.undo.as_ref().map(|(call, _)| call.as_json().to_owned()),
+            undo_things: self.undo_things.clone(),
             undo_mark: self.undo_mark,
             compensate: self.compensate.as_ref().map(|call| call.as_json().to_owned()),
             deadline_ms: self.deadline_ms,
@@ -379,10 +406,18 @@ impl Conclusion {
             State::Begun | State::Waiting => None,
         };
         report.verdict = self.verdict;
-        report.undo = self.undo.as_ref().map(|(call, _)| call.clone());
-        report.deadline_ms = self.deadline_ms;
-        report.compensate = self.compensate.clone();
-        report.undo_unavailable = self.unavailable.clone();
+        if self.state == State::Accepted {
+            report.undo = self.undo.as_ref().map(|(call, _)| call.clone());
+            report.deadline_ms = self.deadline_ms;
+            report.compensate = self.compensate.clone();
+            report.undo_unavailable = self.unavailable.clone();
+        }
+        if let (Some(_), Some(obstacle)) =
+            (&report.undo, case.entered.obstacle(&self.undo_things, case.before.is_some()))
+        {
+            report.undo = None;
+            report.undo_unavailable = Some(superseded(obstacle));
+        }
         report.lookup = self.lookup.clone();
         report.staged = self.staged.clone();
         report.repeats = case.carried.fresh.standing.repeats;
@@ -408,6 +443,11 @@ impl Conclusion {
             write.metrics.undo_compensate.count(availability);
         }
     }
+}
+
+/// Why a report offers no undo that something stands in the way of.
+pub(super) fn superseded(obstacle: Obstacle) -> String {
+    format!("superseded: {obstacle}")
 }
 
 /// The argument that makes an inverse one for the very state that its call left.

@@ -12,7 +12,7 @@ use crate::contract::key::EntryId;
 use crate::contract::path::Scope;
 use crate::contract::report::{CallJson, MAX_HEADER, Report, Staged};
 use crate::http::headers::REPLAYED;
-use crate::ledger::{Answer, Record, State, Stored};
+use crate::ledger::{Answer, Obstacle, Record, State, Stored};
 use crate::mcp::answer::{Answer as ToolAnswer, Evidence as ToolEvidence};
 use crate::mcp::reply;
 use crate::pipeline::{Form, Shared, Write};
@@ -24,7 +24,7 @@ pub fn recorded_report(
     write: &Write,
     entry: EntryId,
     record: &Record,
-    superseded: Option<EntryId>,
+    superseded: Option<Obstacle>,
 ) -> Report {
     let mut report = write.report();
     report.entry = Some(entry);
@@ -39,8 +39,8 @@ pub fn recorded_report(
         report.undo_unavailable = finish.undo_unavailable.clone();
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
-        } else if let Some(later) = superseded {
-            report.undo_unavailable = Some(format!("superseded by entry {later}"));
+        } else if let Some(obstacle) = superseded {
+            report.undo_unavailable = Some(super::outcome::superseded(obstacle));
         } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
@@ -55,7 +55,7 @@ pub fn recorded_answer(
     write: &Write,
     entry: EntryId,
     stored: Stored,
-    superseded: Option<EntryId>,
+    superseded: Option<Obstacle>,
 ) -> (Response<Body>, Option<HeaderValue>) {
     let mut report = recorded_report(shared, write, entry, &stored.record, superseded);
     report.replayed = true;

@@ -9,6 +9,7 @@ pub mod postgres;
 pub mod process;
 pub mod secure;
 pub mod sidecar;
+pub mod updates;
 pub mod upstream;
 pub mod wait;
 

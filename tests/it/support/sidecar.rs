@@ -19,6 +19,7 @@ use takeback::pipeline::confirmation::Sealer;
 use takeback::pipeline::fetch::Fetch;
 use takeback::pipeline::live::{Live, Policies};
 use takeback::pipeline::reconcile::background;
+use takeback::pipeline::under_way::UnderWay;
 use takeback::pipeline::{Limits, McpSettings, McpState, Settings, Shared, Timeouts};
 use takeback::policy;
 use takeback::principal::Sources;
@@ -132,6 +133,7 @@ impl Setup {
             },
             tasks: tasks.clone(),
             mcp: McpState::default(),
+            under_way: UnderWay::default(),
         });
         let limits = server::Limits { delivered_after: self.delivered_after, ..Default::default() };
         let one = NonZeroUsize::new(1).unwrap();

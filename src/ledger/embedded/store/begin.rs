@@ -3,9 +3,9 @@
 use rusqlite::params;
 
 use crate::contract::key::{EntryId, Key, OperationId};
-use crate::ledger::chain::row::{Content, First};
+use crate::ledger::chain::row::{Attempt, Content, First};
 use crate::ledger::entry::State;
-use crate::ledger::{Begin, Begun, Guard, Spend};
+use crate::ledger::{Begin, Begun, Guard, Spend, later};
 
 use super::super::known::{Hashes, Trace, start};
 use super::super::rows;
@@ -79,15 +79,16 @@ impl Store {
         let Some(number) = self.next_number(begin.entry)? else {
             return Ok(Done::Refused);
         };
+        let filed = self.filed(begin);
         self.conn
             .prepare_cached(
                 "INSERT INTO entry (number, id, version, finish, state, attempt, began_ms, \
                  attempted_ms, finished_ms, delivered, answered, kept, weak, staged, key_sent, \
                  twin, principal, key, ledger_id, digest, mark, operation, fingerprint, \
                  policy_revision, class, kind, transport, target, task, staged_for, repeats, \
-                 spent_ms, spent_nonce, lookup) VALUES (?1, ?2, ?3, ?3, 2, 1, ?4, ?4, ?4, 0, 0, 0, \
+                 spent_ms, spent_nonce, lookup, things) VALUES (?1, ?2, ?3, ?3, 2, 1, ?4, ?4, ?4, 0, 0, 0, \
                  ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-                 ?22, ?23, ?24, ?25, ?26)",
+                 ?22, ?23, ?24, ?25, ?26, ?27)",
             )?
             .execute(params![
                 number,
@@ -116,6 +117,7 @@ impl Store {
                 begin.spend.map(|spend| spend.expires_ms),
                 begin.spend.map(|spend| spend.nonce),
                 begin.lookup,
+                filed,
             ])?;
         self.newest = self.newest.max(number);
         let ledger_id = (begin.ledger_id != own_id).then(|| begin.ledger_id.as_str());
@@ -136,8 +138,14 @@ impl Store {
             repeats: begin.repeats.as_ref().map(|entry| &entry.as_bytes()[..]),
         };
         let step = Step::first(number, begin.now_ms, begin.authorization.as_deref());
-        let seq = self.step_with(&step, Some(&first), Content::Attempt(&begin.as_linked()))?;
+        let attempt = Attempt { things: filed.as_deref(), ..begin.as_linked() };
+        let seq = self.step_with(&step, Some(&first), Content::Attempt(&attempt))?;
         self.keep_before(number, begin)?;
+        if let Some(filed) = &filed {
+            self.conn
+                .prepare_cached("INSERT INTO touched (entry, things) VALUES (?1, ?2)")?
+                .execute(params![number, filed])?;
+        }
         self.finder.add(&self.conn, hashes.digest, number)?;
         if let Some(hash) = hashes.key {
             self.finder.add(&self.conn, hash, number)?;
@@ -186,8 +194,13 @@ impl Store {
             ..Step::of(subject, State::Begun, None, begin.now_ms)
         };
         self.keep_commitment(subject)?;
-        let seq = self.step_with(&step, None, Content::Attempt(&begin.as_linked()))?;
+        let filed = self.filed(begin);
+        let content = Attempt { things: filed.as_deref(), ..begin.as_linked() };
+        let seq = self.step_with(&step, None, Content::Attempt(&content))?;
         self.keep_before(subject.number, begin)?;
+        if let Some(filed) = &filed {
+            super::super::later::file(&self.conn, subject.number, filed)?;
+        }
         // It will have a content again, which retention must come by once more.
         self.conn
             .prepare_cached(
@@ -201,7 +214,7 @@ impl Store {
                 "UPDATE entry SET state = 2, version = ?2, attempt = ?3, attempted_ms = ?4, \
                  key_sent = ?5, twin = ?6, fingerprint = ?7, policy_revision = ?8, class = ?9, \
                  kind = ?10, spent_ms = ?11, spent_nonce = ?12, lookup = ?13, target = ?14, \
-                 removed = 0, due_ms = NULL, tries = 0 WHERE number = ?1",
+                 removed = 0, due_ms = NULL, tries = 0, things = ?15 WHERE number = ?1",
             )?
             .execute(params![
                 subject.number,
@@ -218,6 +231,7 @@ impl Store {
                 begin.spend.map(|spend| spend.nonce),
                 begin.lookup,
                 begin.target,
+                filed,
             ])?;
         if let Some(key) =
             begin.look.key.as_ref().filter(|key| subject.key.as_deref() != Some(key.as_str()))
@@ -230,6 +244,12 @@ impl Store {
         }
         self.opened(subject);
         Ok(attempt)
+    }
+
+    /// How what a call changes stands with its entry.
+    fn filed(&self, begin: &Begin) -> Option<Vec<u8>> {
+        let hash = |thing| self.known.hash("", Trace::Thing(thing)).to_be_bytes();
+        later::filed(begin.things.iter().map(hash))
     }
 
     /// Notes that an entry is open.

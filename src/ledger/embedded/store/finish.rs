@@ -4,9 +4,9 @@ use rusqlite::{OptionalExtension as _, params};
 
 use crate::contract::class::{Disposition, Outcome, Verdict};
 use crate::contract::key::{Digest, EntryId};
-use crate::ledger::chain::row::Content;
+use crate::ledger::chain::row::{Content, Row};
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled};
+use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled, later};
 
 use super::super::known::{Trace, start};
 use super::super::rows;
@@ -45,6 +45,10 @@ impl Store {
             }
         }
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
+        if let Some(made) = &finish.made {
+            let hash = self.known.hash("", Trace::Thing(made));
+            super::super::later::file(&self.conn, subject.number, &hash.to_be_bytes())?;
+        }
         let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
         let seq = self.finish_step(&step, finish, kept)?;
         self.conn
@@ -105,7 +109,9 @@ impl Store {
             answered: false,
             upstream_status: None,
             upstream_id: None,
+            made: None,
             undo: None,
+            undo_things: Vec::new(),
             undo_mark: None,
             compensate: None,
             deadline_ms: None,
@@ -172,7 +178,26 @@ impl Store {
                 Cause::Settled.as_str()
             ])?;
         self.closed(&subject, state);
+        self.settled(&subject, state)?;
         Ok(Done::Settled(Settled { version: seq, state }))
+    }
+
+    /// Makes what took an entry that turned out to be accepted back be recognised from now on.
+    pub(super) fn settled(&mut self, subject: &Subject, state: State) -> rusqlite::Result<()> {
+        let mark: Option<[u8; 32]> = self
+            .conn
+            .prepare_cached(
+                "SELECT f.undo_mark FROM entry e JOIN history f ON f.seq = e.finish \
+                 WHERE e.number = ?1",
+            )?
+            .query_row([subject.number], |row| row.get(0))
+            .optional()?
+            .flatten();
+        if let Some(mark) = mark.filter(|_| state == State::Accepted) {
+            let hash = self.known.hash(&subject.principal, Trace::UndoMark(&Digest(mark)));
+            self.finder.add(&self.conn, hash, subject.number)?;
+        }
+        Ok(())
     }
 
     /// Makes every begun entry unknown: its process died. Returns how many there were.
@@ -370,16 +395,19 @@ impl Store {
         self.next_seq += 1;
         let headers = kept.map(|answer| rows::headers_blob(&answer.headers));
         let entry = step.number.to_be_bytes();
+        let things = self.told(finish);
         let row = finish.as_linked(step.row(seq, &entry));
+        let row = Row { things: things.as_deref(), ..row };
         let told = finish.as_told(kept, headers.as_deref());
         let seal = self.chain.seal(&row, None, Content::Told(&told));
         self.conn
             .prepare_cached(
                 "INSERT INTO history (seq, entry, previous, at_ms, from_state, to_state, attempt, \
                  cause, disposition, verdict, upstream_status, upstream_id, undo, undo_mark, \
-                 compensate, deadline_ms, undo_unavailable, status, headers, body, detail, seal) \
+                 compensate, deadline_ms, undo_unavailable, status, headers, body, detail, seal, \
+                 things) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 ?17, ?18, ?19, ?20, ?21, ?22)",
+                 ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
             )?
             .execute(params![
                 seq,
@@ -404,7 +432,17 @@ impl Store {
                 kept.map(|answer| answer.body.as_slice()),
                 finish.evidence,
                 seal.compact().to_bytes(),
+                things,
             ])?;
         Ok(seq)
+    }
+
+    /// How what a finish's undo would change, and what it made, stand with it.
+    fn told(&self, finish: &Finish) -> Option<Vec<u8>> {
+        if finish.undo.is_none() && finish.made.is_none() {
+            return None;
+        }
+        let hash = |thing| self.known.hash("", Trace::Thing(thing)).to_be_bytes();
+        Some(later::told(finish.made.as_ref().map(hash), finish.undo_things.iter().map(hash)))
     }
 }

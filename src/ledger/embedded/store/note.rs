@@ -62,6 +62,7 @@ impl Store {
                     Cause::Settled.as_str()
                 ])?;
             self.closed(&subject, state);
+            self.settled(&subject, state)?;
         }
         Ok(Done::Settled(Settled { version: seq, state }))
     }

@@ -1,0 +1,222 @@
+//! Whether another entry stands in the way of an undo: a later one of the same thing, or one that was under
+//! way at the same time.
+//!
+//! An entry is filed under the [things](crate::contract::thing) that its call changes, and keeps those that
+//! its undo would change. A store finds by its index who else is filed there; what that means is decided
+//! here, once for all stores.
+//!
+//! - One that began later stands in the way if its write was or may have been sent, whoever made it. So does
+//!   one that began earlier and made a further attempt since.
+//! - One that was taken back since does not, nor does the call that took it back: together they left what was
+//!   there.
+//! - One that began earlier and was not over when this one began does too, if the undo puts back what was
+//!   read before: that may lack the other's effect, and to put it back would take that away.
+//!
+//! Limits: a store looks at [`MAX_LATER`](super::MAX_LATER) entries of a thing, and of those that came later at no more than it
+//! can read at once. If there are more and none of them stands in the way, that is told as an obstacle too
+//! ([`Obstacle::Beyond`]). Entries of a version before things were noted are neither found nor answered for
+//! ([`Obstacle::Untold`]).
+
+use std::collections::HashSet;
+
+use super::Obstacle;
+use super::entry::State;
+use crate::contract::key::EntryId;
+
+/// The entry whose undo is asked about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    /// Its place in the order of beginning.
+    pub(super) number: i64,
+    /// The step in which its newest attempt began.
+    pub(super) began: i64,
+    /// Whether the state before it was read.
+    pub(super) has_before: bool,
+    /// Whether more came later than were looked at.
+    pub(super) is_cut: bool,
+}
+
+/// Another entry of the thing that its undo would change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) entry: EntryId,
+    pub(super) number: i64,
+    pub(super) state: State,
+    pub(super) attempt: u32,
+    /// The step that says what became of it.
+    pub(super) finish: i64,
+    /// Its newest step, if that settled it.
+    pub(super) settled: Option<i64>,
+    /// The call that took it back.
+    pub(super) undone_by: Option<EntryId>,
+}
+
+/// What stands in the way of the subject's undo. `candidates` are entries of its things, newest first;
+/// those of `beside` are passed over.
+pub(super) fn obstacle(
+    subject: Subject,
+    candidates: &[Candidate],
+    beside: &HashSet<EntryId>,
+) -> Option<Obstacle> {
+    let is_later = |other: &Candidate| {
+        let is_again = other.attempt > 1
+            && other.number < subject.number
+            && (other.state.is_open() || other.finish > subject.began);
+        other.number > subject.number || is_again
+    };
+    // What took a later one back left the thing as that one had found it.
+    let backs: HashSet<EntryId> = candidates
+        .iter()
+        .filter(|other| other.number > subject.number && other.state == State::Undone)
+        .filter_map(|other| other.undone_by)
+        .collect();
+    let first = candidates
+        .iter()
+        .filter(|other| is_later(other) && may_have_changed(other.state))
+        .filter(|other| !backs.contains(&other.entry) && !beside.contains(&other.entry))
+        .min_by_key(|other| other.number);
+    if let Some(first) = first {
+        return Some(Obstacle::After(first.entry));
+    }
+    if subject.is_cut {
+        return Some(Obstacle::Beyond);
+    }
+    let overlapping = candidates.iter().filter(|_| subject.has_before).find(|other| {
+        let is_over = !other.state.is_open()
+            && other.finish <= subject.began
+            && other.settled.is_none_or(|settled| settled <= subject.began);
+        other.number < subject.number && may_have_changed(other.state) && !is_over
+    })?;
+    Some(Obstacle::Beside(overlapping.entry))
+}
+
+/// Whether a write in this state was or may have been sent, and not taken back.
+fn may_have_changed(state: State) -> bool {
+    match state {
+        State::Accepted | State::Begun | State::Unknown | State::Waiting => true,
+        State::Rejected | State::Undone => false,
+    }
+}
+
+/// The keyed hashes of things as they stand with an entry: one behind the other. `None`: there are none.
+pub(super) fn filed<const N: usize>(hashes: impl Iterator<Item = [u8; N]>) -> Option<Vec<u8>> {
+    let bytes: Vec<u8> = hashes.flatten().collect();
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// Reads what [`filed`] wrote.
+pub(super) fn of_filed<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.as_chunks().0.iter().copied()
+}
+
+/// What stands with a finish: 1 if the first of the hashes is of the thing that the upstream's id names, else
+/// 0; then the hashes, that one before those of what the undo would change.
+pub(super) fn told<const N: usize>(
+    made: Option<[u8; N]>,
+    undo: impl Iterator<Item = [u8; N]>,
+) -> Vec<u8> {
+    let mut bytes = vec![u8::from(made.is_some())];
+    bytes.extend(made.into_iter().chain(undo).flatten());
+    bytes
+}
+
+/// All hashes of what [`told`] wrote.
+pub(super) fn of_told<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    of_filed(bytes.split_first().map_or(&[], |(_, hashes)| hashes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: i64) -> EntryId {
+        EntryId::from_parts(u64::try_from(number).unwrap(), &[0; 10])
+    }
+
+    fn other(number: i64, state: State) -> Candidate {
+        Candidate {
+            entry: id(number),
+            number,
+            state,
+            attempt: 1,
+            finish: number * 10 + 1,
+            settled: None,
+            undone_by: None,
+        }
+    }
+
+    /// Of the entry 5, which began in step 50.
+    fn found(has_before: bool, candidates: &[Candidate], beside: &[i64]) -> Option<Obstacle> {
+        let subject = Subject { number: 5, began: 50, has_before, is_cut: false };
+        obstacle(subject, candidates, &beside.iter().copied().map(id).collect())
+    }
+
+    #[test]
+    fn what_came_later_and_may_have_changed_the_thing_stands_in_the_way() {
+        use State::{Accepted, Begun, Rejected, Undone, Unknown, Waiting};
+        for state in [Accepted, Begun, Unknown, Waiting] {
+            let after = Some(Obstacle::After(id(6)));
+            assert_eq!(found(false, &[other(6, state)], &[]), after, "{state:?}");
+            assert_eq!(found(false, &[other(6, state)], &[6]), None);
+        }
+        for state in [Rejected, Undone] {
+            assert_eq!(found(false, &[other(6, state)], &[]), None, "{state:?}");
+        }
+        let both = [other(8, Accepted), other(6, Accepted)];
+        assert_eq!(found(false, &both, &[]), Some(Obstacle::After(id(6))), "the first of them");
+        assert_eq!(found(false, &both, &[6]), Some(Obstacle::After(id(8))));
+        assert_eq!(found(true, &[other(4, Accepted)], &[]), None, "it was over");
+        // A further attempt came later, though its entry did not.
+        let again = Candidate { attempt: 2, finish: 70, ..other(4, Accepted) };
+        assert_eq!(found(false, &[again], &[]), Some(Obstacle::After(id(4))));
+        assert_eq!(found(false, &[Candidate { finish: 41, ..again }], &[]), None);
+    }
+
+    #[test]
+    fn what_was_taken_back_is_none_and_what_took_it_back_neither() {
+        let undone = Candidate { undone_by: Some(id(8)), ..other(6, State::Undone) };
+        let back = other(8, State::Accepted);
+        assert_eq!(found(true, &[back, undone], &[]), None);
+        let third = other(9, State::Accepted);
+        assert_eq!(found(true, &[third, back, undone], &[]), Some(Obstacle::After(id(9))));
+        // What took an earlier one back overwrote this one.
+        let earlier = Candidate { undone_by: Some(id(8)), ..other(4, State::Undone) };
+        assert_eq!(found(true, &[back, earlier], &[]), Some(Obstacle::After(id(8))));
+    }
+
+    #[test]
+    fn what_was_under_way_stands_in_the_way_of_what_was_read_before() {
+        let until = |finish| Candidate { finish, ..other(4, State::Accepted) };
+        assert_eq!(found(true, &[until(51)], &[]), Some(Obstacle::Beside(id(4))));
+        assert_eq!(found(true, &[until(49)], &[]), None);
+        assert_eq!(found(false, &[until(51)], &[]), None, "nothing was read before");
+        let open = Candidate { finish: 40, ..other(4, State::Unknown) };
+        assert_eq!(found(true, &[open], &[]), Some(Obstacle::Beside(id(4))));
+        let settled = Candidate { settled: Some(60), ..until(41) };
+        assert_eq!(found(true, &[settled], &[]), Some(Obstacle::Beside(id(4))));
+        assert_eq!(found(true, &[Candidate { settled: Some(45), ..until(41) }], &[]), None);
+    }
+
+    #[test]
+    fn what_nobody_looked_at_is_not_taken_for_nothing() {
+        let cut = |candidates: &[Candidate]| {
+            let subject = Subject { number: 5, began: 50, has_before: false, is_cut: true };
+            obstacle(subject, candidates, &HashSet::new())
+        };
+        assert_eq!(cut(&[other(6, State::Undone)]), Some(Obstacle::Beyond));
+        assert_eq!(cut(&[other(6, State::Accepted)]), Some(Obstacle::After(id(6))));
+    }
+
+    #[test]
+    fn hashes_read_as_they_were_written() {
+        assert_eq!(filed::<2>(std::iter::empty()), None);
+        let bytes = filed([[1, 2], [3, 4]].into_iter()).unwrap();
+        assert_eq!(of_filed::<2>(&bytes).collect::<Vec<_>>(), [[1, 2], [3, 4]]);
+        for (first, undo) in [(None, vec![]), (None, vec![[1, 2]]), (Some([9, 9]), vec![[1, 2]])] {
+            let bytes = told(first, undo.iter().copied());
+            let all: Vec<[u8; 2]> = first.into_iter().chain(undo).collect();
+            assert_eq!(of_told::<2>(&bytes).collect::<Vec<_>>(), all);
+        }
+        assert_eq!(of_told::<2>(&[]).count(), 0);
+    }
+}

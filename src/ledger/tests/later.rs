@@ -1,0 +1,192 @@
+//! What stands in the way of an undo, as a store finds it. What it makes of that has its tests beside it.
+
+use std::collections::HashSet;
+
+use super::*;
+
+on_both_stores!(
+    case_j4_a_later_entry_of_the_resource_stands_in_the_way_of_an_undo,
+    case_j4_a_later_entry_is_found_whatever_it_is_called_and_whoever_made_it,
+    case_j4_a_later_entry_is_found_after_a_restart_and_after_its_target_was_redacted,
+    a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo,
+    what_took_a_later_entry_back_is_no_obstacle,
+    an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one,
+    a_further_attempt_of_an_earlier_entry_stands_in_the_way,
+    an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled,
+);
+
+impl Bench {
+    async fn obstacle(&self, entry: EntryId, beside: &[EntryId]) -> Option<Obstacle> {
+        let beside: HashSet<EntryId> = beside.iter().copied().collect();
+        self.ledger.superseded(entry, &beside).await.unwrap()
+    }
+
+    /// Begins a call that changes a thing.
+    async fn changes(&self, digest: u8, number: u8) -> EntryId {
+        let call = Call { digest, ..Call::default() };
+        let begin = Begin { things: vec![thing(number)], ..self.judged(&call).await };
+        let entry = begin.entry;
+        assert_eq!(self.ledger.begin(begin).await, Ok(Begun::Started { attempt: 1 }));
+        entry
+    }
+
+    /// As [`changes`](Self::changes), accepted, with an undo that would change it too.
+    async fn changed(&self, digest: u8, number: u8) -> EntryId {
+        let entry = self.changes(digest, number).await;
+        self.ledger.finish_durably(undoable(entry, number)).await.unwrap();
+        entry
+    }
+}
+
+fn undoable(entry: EntryId, number: u8) -> Finish {
+    Finish {
+        undo: Some("{}".to_owned()),
+        undo_things: vec![thing(number)],
+        ..finish(entry, State::Accepted, None)
+    }
+}
+
+async fn case_j4_a_later_entry_of_the_resource_stands_in_the_way_of_an_undo(store: Store) {
+    let bench = Bench::new(store);
+    let before = bench.changed(1, 7).await;
+    let first = bench.changes(2, 7).await;
+    assert_eq!(bench.obstacle(first, &[]).await, None, "it is not accepted");
+    bench.ledger.finish_durably(undoable(first, 7)).await.unwrap();
+    // Another thing; and a rejected call changed nothing.
+    bench.changed(3, 8).await;
+    let failed = bench.changes(4, 7).await;
+    let rejected = finish(failed, State::Rejected, Some(Cause::NotSent));
+    bench.ledger.finish_durably(rejected).await.unwrap();
+    assert_eq!(bench.obstacle(first, &[]).await, None);
+
+    let second = bench.changes(5, 7).await;
+    let third = bench.changes(6, 7).await;
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+    assert_eq!(bench.obstacle(first, &[second]).await, Some(Obstacle::After(third)));
+    assert_eq!(bench.obstacle(first, &[second, third]).await, None);
+    assert_eq!(bench.obstacle(before, &[]).await, Some(Obstacle::After(first)));
+}
+
+async fn case_j4_a_later_entry_is_found_whatever_it_is_called_and_whoever_made_it(store: Store) {
+    let bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    let call = Call { principal: 9, weak: true, digest: 2, ..Call::default() };
+    let things = vec![thing(3), thing(7)];
+    let target = "DELETE /elsewhere".to_owned();
+    let begin = Begin { things, target, transport: "mcp", ..bench.judged(&call).await };
+    let second = begin.entry;
+    bench.ledger.begin(begin).await.unwrap();
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+    let lost = finish(second, State::Unknown, Some(Cause::Reset));
+    bench.ledger.finish_durably(lost).await.unwrap();
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+}
+
+async fn case_j4_a_later_entry_is_found_after_a_restart_and_after_its_target_was_redacted(
+    store: Store,
+) {
+    let mut bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    let second = bench.changed(2, 7).await;
+
+    bench.restart().await;
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+    let parts = vec![Part::parse("/target").unwrap(), Part::parse("/undo").unwrap()];
+    bench.ledger.redact(second, parts, "ann", "asked for", 4_000).await.unwrap();
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+    assert!(bench.read().verify(&Keys::default(), &[]).unwrap().is_ok());
+}
+
+async fn a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo(store: Store) {
+    let mut bench = Bench::new(store);
+    let accepted = async |bench: &Bench, digest, number| {
+        let entry = bench.changes(digest, digest).await;
+        let made = Some(thing(number));
+        let done = Finish { made, ..undoable(entry, digest) };
+        bench.ledger.finish_durably(done).await.unwrap();
+        entry
+    };
+    let first = accepted(&bench, 1, 100).await;
+    accepted(&bench, 2, 101).await;
+    assert_eq!(bench.obstacle(first, &[]).await, None);
+
+    let later = accepted(&bench, 3, 100).await;
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(later)));
+    bench.restart().await;
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(later)));
+}
+
+async fn what_took_a_later_entry_back_is_no_obstacle(store: Store) {
+    let bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    let second = bench.changes(2, 7).await;
+    let mark = Some(Digest([5; 32]));
+    let done = Finish { undo_mark: mark, ..undoable(second, 7) };
+    bench.ledger.finish_durably(done).await.unwrap();
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+
+    let back = bench.changes(3, 7).await;
+    let done = Finish { undoes: mark, ..undoable(back, 7) };
+    bench.ledger.finish_durably(done).await.unwrap();
+
+    assert_eq!(bench.obstacle(first, &[]).await, None, "it is as the first left it");
+    let third = bench.changes(4, 7).await;
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(third)));
+}
+
+async fn an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one(store: Store) {
+    let mut bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    bench.ledger.close().await;
+    bench.change("UPDATE history SET things = NULL");
+    bench.restart().await;
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::Untold));
+}
+
+async fn a_further_attempt_of_an_earlier_entry_stands_in_the_way(store: Store) {
+    let bench = Bench::new(store);
+    let call = Call { digest: 1, ..Call::default() };
+    let begin = Begin { things: vec![thing(7)], ..bench.judged(&call).await };
+    let again = begin.entry;
+    bench.ledger.begin(begin).await.unwrap();
+    bench.ledger.finish_durably(finish(again, State::Rejected, None)).await.unwrap();
+    let first = bench.changed(2, 7).await;
+    assert_eq!(bench.obstacle(first, &[]).await, None);
+
+    let begin = Begin { things: vec![thing(7)], rerun: Some(again), ..bench.judged(&call).await };
+    assert_eq!(bench.ledger.begin(begin).await, Ok(Begun::Started { attempt: 2 }));
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(again)));
+    let done = Finish { attempt: 2, ..undoable(again, 7) };
+    bench.ledger.finish_durably(done).await.unwrap();
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(again)));
+}
+
+async fn an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled(store: Store) {
+    let bench = Bench::new(store);
+    let entry = bench.changes(1, 7).await;
+    let lost = Finish {
+        undo: Some("{}".to_owned()),
+        undo_things: vec![thing(7)],
+        undo_mark: Some(Digest([5; 32])),
+        deadline_ms: Some(9),
+        ..finish(entry, State::Unknown, Some(Cause::Reset))
+    };
+    bench.ledger.finish_durably(lost).await.unwrap();
+    let undo = || bench.read().show(entry).unwrap().unwrap().record.finish.unwrap();
+    assert_eq!((undo().undo, undo().deadline_ms), (None, None));
+    let back = Call { digest: 2, mark: 5, ..Call::default() };
+    assert_eq!(bench.ledger.look(back.look()).await.unwrap().undoes, None);
+
+    bench.ledger.settle(entry, Outcome::Accepted, "ann", "seen", 7).await.unwrap();
+
+    assert_eq!((undo().undo.as_deref(), undo().deadline_ms), (Some("{}"), Some(9)));
+    assert_eq!(bench.ledger.look(back.look()).await.unwrap().undoes, Some(entry));
+    let later = bench.changes(3, 7).await;
+    assert_eq!(bench.obstacle(entry, &[]).await, Some(Obstacle::After(later)));
+}
