@@ -22,6 +22,12 @@ fn create(process: &Process, thing: &str) -> u16 {
     process.agent().post("/things", &[], &format!("{{\"thing\":\"{thing}\"}}")).status
 }
 
+/// Waits until the start is said to be over, which may be a moment after the port takes connections.
+fn wait_started(process: &Process) {
+    let is_over = || (process.telemetry("/startupz").status == 200).then_some(());
+    wait::until("the start is over", is_over);
+}
+
 /// A begin of the call of a number.
 fn begin(number: u64) -> Begin {
     let entry = EntryId::from_parts(1_764_489_600_000 + number, &[7; 10]);
@@ -88,7 +94,7 @@ fn f19_ten_thousand_entries_that_were_begun_are_unknown_before_anything_is_serve
 
     let unknown = "SELECT count(*) || '' FROM entries WHERE state = 'unknown'";
     assert_eq!(home.query(unknown), [ENTRIES.to_string()]);
-    assert_eq!(process.telemetry("/startupz").status, 200);
+    wait_started(&process);
     assert!(home.log().contains("10000"), "it says how many: {}", home.log());
     assert_eq!(create(&process, "next"), 201);
     let (code, text) = home.run(&["ledger", "verify"]);
@@ -144,7 +150,7 @@ fn h1_a_start_without_room_serves_reads_and_takes_writes_when_there_is_some() {
     let mut process = start("1+").expect("it serves");
     assert_eq!(create(&process, "refused"), 503);
     assert_eq!(process.agent().get("/things").status, 200, "reads are served");
-    assert_eq!(process.telemetry("/startupz").status, 200);
+    wait_started(&process);
     let ready = process.telemetry("/readyz");
     assert!(ready.status == 503 && ready.text().contains("full"), "{}", ready.text());
     assert!(home.log().contains("volume is full"), "{}", home.log());

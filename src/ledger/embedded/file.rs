@@ -412,7 +412,8 @@ fn make(conn: &Connection) -> Result<(), OpenError> {
     conn.execute_batch(include_str!("views.sql"))?;
     conn.execute(
         "INSERT INTO meta (name, value) VALUES ('store', ?1), ('sealing_key', ?2), \
-         ('finder_key', ?3), ('indexed_to', 0), ('indexed', 0), ('heartbeat_ms', 0)",
+         ('finder_key', ?3), ('indexed_to', 0), ('indexed', 0), ('filed_to', 0), \
+         ('heartbeat_ms', 0)",
         (store, sealing, finder),
     )?;
     conn.pragma_update(None, "application_id", APPLICATION_ID)?;

@@ -2,8 +2,13 @@
 //!
 //! What an entry changes is random to a B-tree, and an index by it would cost each begin more than all else
 //! in it (see [`finder`](super::finder)), while it is asked for as seldom as an undo. So the table
-//! `touched` is in the order of entries, where a begin appends to it, and holds nothing but what is
-//! compared: some millions of rows are read in a second. [`MAX_READ`] are, each way.
+//! `touched` is in the order of entries, and holds nothing but what is compared: some millions of rows are
+//! read in a second. [`MAX_READ`] are, each way.
+//!
+//! Even a row appended would be one more page in the log of each commit. An entry has its things in its own
+//! row anyway, so `touched` gets [`BATCH`] of them in one go, and up to where is in `meta.filed_to`; what came
+//! after that is read from the entries. Only what an entry's own row does not hold (things of an earlier
+//! attempt, or that only the answer told) is put there at once.
 
 use std::collections::HashSet;
 
@@ -18,22 +23,51 @@ use crate::ledger::{MAX_LATER, Obstacle};
 /// How many rows of the index are read: less than a tenth of a second.
 const MAX_READ: usize = 200_000;
 
-const LATER: &str = "SELECT entry, things FROM touched WHERE entry > ?1 ORDER BY entry LIMIT ?2";
+/// How many begins are filed in one go: few enough that to read their entries takes well below a millisecond,
+/// and so many that they share their pages.
+pub(super) const BATCH: usize = 512;
 
-const EARLIER: &str =
-    "SELECT entry, things FROM touched WHERE entry < ?1 ORDER BY entry DESC LIMIT ?2";
+const LATER: &str = "SELECT entry, things FROM touched WHERE entry > ?1 UNION ALL \
+    SELECT number, e.things FROM entry e WHERE e.things IS NOT NULL \
+      AND number > max(?1, (SELECT value FROM meta WHERE name = 'filed_to')) \
+      AND NOT EXISTS (SELECT 1 FROM touched t WHERE t.entry = e.number) \
+    ORDER BY 1 LIMIT ?2";
 
-/// Files an entry under more things, or a new one under its first.
+const EARLIER: &str = "SELECT entry, things FROM touched WHERE entry < ?1 UNION ALL \
+    SELECT number, e.things FROM entry e WHERE e.things IS NOT NULL AND number < ?1 \
+      AND number > (SELECT value FROM meta WHERE name = 'filed_to') \
+      AND NOT EXISTS (SELECT 1 FROM touched t WHERE t.entry = e.number) \
+    ORDER BY 1 DESC LIMIT ?2";
+
+/// Files what began up to the number `newest` and is not filed yet.
+pub(super) fn file_all(conn: &Connection, newest: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT OR IGNORE INTO touched (entry, things) SELECT number, things FROM entry \
+         WHERE things IS NOT NULL AND number <= ?1 \
+         AND number > (SELECT value FROM meta WHERE name = 'filed_to')",
+    )?
+    .execute([newest])?;
+    conn.prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'filed_to'")?.execute([newest])?;
+    Ok(())
+}
+
+/// Files an entry under more things than its row holds, or will hold.
 pub(super) fn file(conn: &Connection, number: i64, things: &[u8]) -> rusqlite::Result<()> {
-    let filed: Option<Vec<u8>> = conn
-        .prepare_cached("SELECT things FROM touched WHERE entry = ?1")?
-        .query_row([number], |row| row.get(0))
-        .optional()?;
-    let filed = filed.unwrap_or_default();
-    if of_filed::<8>(things).all(|thing| of_filed(&filed).any(|there| there == thing)) {
-        return Ok(());
-    }
-    let all = [&filed, things].concat();
+    let one = |sql: &str| {
+        let found = conn.prepare_cached(sql)?.query_row([number], |row| row.get(0)).optional()?;
+        Ok::<Option<Vec<u8>>, rusqlite::Error>(found.flatten())
+    };
+    let filed = match one("SELECT things FROM touched WHERE entry = ?1")? {
+        Some(filed)
+            if of_filed::<8>(things).all(|thing| of_filed(&filed).any(|it| it == thing)) =>
+        {
+            return Ok(());
+        }
+        Some(filed) => filed,
+        None => one("SELECT things FROM entry WHERE number = ?1")?.unwrap_or_default(),
+    };
+    let new = of_filed::<8>(things).filter(|thing| of_filed(&filed).all(|there| there != *thing));
+    let all = [filed.as_slice(), &new.flatten().collect::<Vec<u8>>()].concat();
     conn.prepare_cached("INSERT OR REPLACE INTO touched (entry, things) VALUES (?1, ?2)")?
         .execute((number, all))?;
     Ok(())

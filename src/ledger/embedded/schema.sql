@@ -8,7 +8,8 @@ CREATE TABLE meta (
   -- indexed_to and indexed (see finder: how far, how many), heartbeat_ms (the last proof that
   -- it takes writes), chain_from (history.seq of the first row that is linked) and chain_key (the
   -- name of the key that the newest links are made with; empty: there is none), pruned_to and
-  -- unpruned_to (how far retention has come, in entry and in unpruned).
+  -- unpruned_to (how far retention has come, in entry and in unpruned), filed_to (entries up to
+  -- there are in touched).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -66,8 +67,8 @@ CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
 
 CREATE TABLE touched (
-  -- Who changes what, in the order of entries, so that a begin appends to it: entry.things, and what
-  -- the upstream's id names where nothing else says it.
+  -- Who changes what, in the order of entries: entry.things up to meta.filed_to, the rest comes later,
+  -- many in one go; and what the upstream's id names where nothing else says it.
   entry INTEGER PRIMARY KEY,       -- entry.number
   things BLOB NOT NULL
 ) STRICT;

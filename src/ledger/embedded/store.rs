@@ -37,6 +37,10 @@ pub(super) struct Store {
     /// The attempts that began here and are not finished, so that their finish need not search.
     begun: HashMap<EntryId, Subject>,
     next_seq: i64,
+    /// Entries up to here are filed under what they change (see [`later`](super::later)).
+    filed_to: i64,
+    /// How many entries are not.
+    unfiled: usize,
     chain: Chain,
 }
 
@@ -55,6 +59,8 @@ impl Store {
             newest: 0,
             begun: HashMap::new(),
             next_seq: 1,
+            filed_to: 0,
+            unfiled: 0,
             chain: Chain::new(keys.current(), None, seed),
         };
         store.reload()?;
@@ -77,6 +83,10 @@ impl Store {
         self.newest = one("SELECT coalesce(max(number), 0) FROM entry")?;
         self.next_seq = one("SELECT coalesce(max(seq), 0) FROM history")? + 1;
         let indexed_to = one("SELECT value FROM meta WHERE name = 'indexed_to'")?;
+        self.filed_to = one("SELECT value FROM meta WHERE name = 'filed_to'")?;
+        let unfiled = one("SELECT count(*) FROM entry WHERE things IS NOT NULL \
+             AND number > (SELECT value FROM meta WHERE name = 'filed_to')")?;
+        self.unfiled = usize::try_from(unfiled).unwrap_or(0);
         self.chain.set_head(chained::newest(&self.conn)?);
 
         let indexed = one("SELECT value FROM meta WHERE name = 'indexed'")?;

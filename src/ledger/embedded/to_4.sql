@@ -7,3 +7,4 @@ CREATE TABLE touched (
   entry INTEGER PRIMARY KEY,
   things BLOB NOT NULL
 ) STRICT;
+INSERT INTO meta SELECT 'filed_to', coalesce(max(number), 0) FROM entry;

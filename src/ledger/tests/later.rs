@@ -8,6 +8,7 @@ on_both_stores!(
     case_j4_a_later_entry_of_the_resource_stands_in_the_way_of_an_undo,
     case_j4_a_later_entry_is_found_whatever_it_is_called_and_whoever_made_it,
     case_j4_a_later_entry_is_found_after_a_restart_and_after_its_target_was_redacted,
+    later_entries_are_found_before_and_after_they_are_filed_with_many_others,
     a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo,
     what_took_a_later_entry_back_is_no_obstacle,
     an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one,
@@ -98,6 +99,34 @@ async fn case_j4_a_later_entry_is_found_after_a_restart_and_after_its_target_was
     bench.ledger.redact(second, parts, "ann", "asked for", 4_000).await.unwrap();
     assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
     assert!(bench.read().verify(&Keys::default(), &[]).unwrap().is_ok());
+}
+
+async fn later_entries_are_found_before_and_after_they_are_filed_with_many_others(store: Store) {
+    let mut bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    let second = bench.changes(2, 7).await;
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+
+    for principal in 1..=3 {
+        for digest in 0..200 {
+            let call = Call { principal, digest, ..Call::default() };
+            let begin = Begin { things: vec![thing(8)], ..bench.judged(&call).await };
+            assert_eq!(bench.ledger.begin(begin).await, Ok(Begun::Started { attempt: 1 }));
+        }
+    }
+    let last = bench.changes(3, 7).await;
+
+    let both = [Some(Obstacle::After(second)), Some(Obstacle::After(last)), None];
+    let found = async |bench: &Bench| {
+        [
+            bench.obstacle(first, &[]).await,
+            bench.obstacle(first, &[second]).await,
+            bench.obstacle(first, &[second, last]).await,
+        ]
+    };
+    assert_eq!(found(&bench).await, both);
+    bench.restart().await;
+    assert_eq!(found(&bench).await, both);
 }
 
 async fn a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo(store: Store) {

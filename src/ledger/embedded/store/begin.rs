@@ -142,9 +142,7 @@ impl Store {
         let seq = self.step_with(&step, Some(&first), Content::Attempt(&attempt))?;
         self.keep_before(number, begin)?;
         if let Some(filed) = &filed {
-            self.conn
-                .prepare_cached("INSERT INTO touched (entry, things) VALUES (?1, ?2)")?
-                .execute(params![number, filed])?;
+            self.file(number, filed)?;
         }
         self.finder.add(&self.conn, hashes.digest, number)?;
         if let Some(hash) = hashes.key {
@@ -244,6 +242,21 @@ impl Store {
         }
         self.opened(subject);
         Ok(attempt)
+    }
+
+    /// Has a new entry found by the things in its row, now or with those that come after it.
+    fn file(&mut self, number: i64, things: &[u8]) -> rusqlite::Result<()> {
+        if number <= self.filed_to {
+            // Nobody reads entries up to there again.
+            return super::super::later::file(&self.conn, number, things);
+        }
+        self.unfiled = self.unfiled.saturating_add(1);
+        if self.unfiled >= super::super::later::BATCH {
+            super::super::later::file_all(&self.conn, self.newest)?;
+            self.filed_to = self.newest;
+            self.unfiled = 0;
+        }
+        Ok(())
     }
 
     /// How what a call changes stands with its entry.
