@@ -401,9 +401,11 @@ impl<'a> Member<'a> {
         if node.escaped {
             return self.name() == name;
         }
-        // By bytes: a look-up compares many names, and needs none of them as text.
+        // By bytes: a look-up compares many names, and needs none of them as text. Most differ in
+        // length.
         let (start, end) = (node.start.saturating_add(1), node.end.saturating_sub(1));
-        self.key.doc.bytes(start, end) == name.as_bytes()
+        to_usize(end.saturating_sub(start)) == name.len()
+            && self.key.doc.bytes(start, end) == name.as_bytes()
     }
 
     /// Where the member's name lies in the text, quotes included.
@@ -661,8 +663,9 @@ fn plain(bytes: &[u8]) -> usize {
         let word = u64::from_le_bytes(*word);
         let quote = less(word ^ (EACH * 0x22), 1);
         let backslash = less(word ^ (EACH * 0x5c), 1);
-        if (quote | backslash | less(word, 0x20)) & HIGH != 0 {
-            break;
+        let found = (quote | backslash | less(word, 0x20)) & HIGH;
+        if found != 0 {
+            return at.saturating_add(to_usize(found.trailing_zeros() / 8));
         }
         at = at.saturating_add(8);
     }
@@ -670,6 +673,9 @@ fn plain(bytes: &[u8]) -> usize {
     let is_end = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
     at.saturating_add(rest.iter().position(is_end).unwrap_or(rest.len()))
 }
+
+/// Keys that are open at once in most texts: there is room for them from the start.
+const KEYS: usize = 16;
 
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -703,7 +709,8 @@ impl<'a> Reader<'a> {
         if let Err(error) = std::str::from_utf8(bytes) {
             return Err(JsonError { fault: Fault::InvalidUtf8, offset: error.valid_up_to() });
         }
-        let mut reader = Reader { bytes, at: 0, depth, most, nodes, keys: Vec::new() };
+        let mut reader =
+            Reader { bytes, at: 0, depth, most, nodes, keys: Vec::with_capacity(KEYS) };
         reader.space();
         reader.value()?;
         reader.space();
@@ -793,9 +800,8 @@ impl<'a> Reader<'a> {
         };
         if keys.len() <= FEW {
             for (position, key) in keys.iter().enumerate() {
-                let name = self.name(*key);
                 let earlier = keys.get(..position).unwrap_or_default();
-                if earlier.iter().any(|other| self.name(*other) == name) {
+                if earlier.iter().any(|other| self.is_same_name(*key, *other)) {
                     return Err(duplicate(*key));
                 }
             }
@@ -806,6 +812,15 @@ impl<'a> Reader<'a> {
             Some(key) => Err(duplicate(*key)),
             None => Ok(()),
         }
+    }
+
+    /// Whether two members have one name. Plain names of two lengths differ, which most pairs show.
+    fn is_same_name(&self, one: u32, other: u32) -> bool {
+        let node = |index: u32| self.nodes.get(to_usize(index));
+        let (Some(left), Some(right)) = (node(one), node(other)) else { return false };
+        let length = |node: &Node| node.end.saturating_sub(node.start);
+        let is_plain = !left.escaped && !right.escaped;
+        (!is_plain || length(left) == length(right)) && self.name(one) == self.name(other)
     }
 
     /// A member's name as the bytes that it stands for, to be compared.

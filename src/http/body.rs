@@ -119,7 +119,9 @@ impl Type {
 /// The media type without its parameters; empty where there is none.
 pub fn essence(headers: &HeaderMap) -> &str {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    value.unwrap_or_default().split(';').next().unwrap_or_default().trim()
+    let value = value.unwrap_or_default();
+    let end = memchr::memchr(b';', value.as_bytes()).unwrap_or(value.len());
+    value.get(..end).unwrap_or_default().trim()
 }
 
 /// Whether a media type is JSON: `application/json` or `*/*+json`.

@@ -335,10 +335,35 @@ impl Answer {
         }
     }
 
+    /// The body with a report in a holder that it has not.
+    fn with_holder(&self, object: Value<'_>, holder: &str, report: &str) -> Bytes {
+        let last = object.members().last().map(|member| member.value.span().end);
+        let at = last.unwrap_or_else(|| object.span().start.saturating_add(1));
+        let (before, after) = self.body.split_at_checked(at).unwrap_or((&self.body, &[]));
+        let parts: [&[u8]; 7] = [
+            before,
+            if last.is_some() { b",\"" } else { b"\"" },
+            holder.as_bytes(),
+            b"\":{\"effect\":",
+            report.as_bytes(),
+            b"}",
+            after,
+        ];
+        parts.concat().into()
+    }
+
     /// Whether its result has a `_meta` that is no object, so that it is no result of any revision
     /// and a report has no place in it.
     pub fn has_odd_meta(&self) -> bool {
-        self.result().is_some_and(is_odd_meta)
+        match self.kind {
+            // It was looked at, and would be no result.
+            Kind::Result { .. } => false,
+            Kind::Error { .. }
+            | Kind::InputRequired
+            | Kind::Task
+            | Kind::Unreadable(_)
+            | Kind::WrongId { .. } => self.result().is_some_and(is_odd_meta),
+        }
     }
 
     /// The answer with our report in it, as [`Answer::with_report_as`] with [`Reports::Ignore`].
@@ -368,12 +393,16 @@ impl Answer {
             return keep("the answer's result is not an object");
         }
         let mut edits = Edits::new();
-        let whole = format!("{{\"effect\":{report}}}");
         match object.get(holder).map(|held| (held, held.kind())) {
-            None => edits.members(object, &[], &[(holder, &whole)]),
+            // Most answers, and so without a detour.
+            None => {
+                return Spliced { body: self.with_holder(object, holder, report), unplaced: None };
+            }
             Some((held, JsonKind::Object)) => disown(held, reports, Some(report), &mut edits),
             // `null` is how some servers write an absent `_meta`; in `data` it may be the message.
-            Some((held, JsonKind::Null)) if holder == "_meta" => edits.replace(held, whole),
+            Some((held, JsonKind::Null)) if holder == "_meta" => {
+                edits.replace(held, format!("{{\"effect\":{report}}}"));
+            }
             Some(_) => return keep("the place for the report is taken by another value"),
         }
         Spliced { body: edits.apply(&self.body).into(), unplaced: None }

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::call::has_any;
 use crate::contract::json::{Kind as JsonKind, Value};
 
 use super::jsonrpc::{Message, Rejection, code};
@@ -66,6 +67,9 @@ pub fn check_form(headers: &HeaderMap) -> Result<(), Rejection> {
         if !is_readable {
             return refuse("the body's charset is not UTF-8; nothing was sent");
         }
+    }
+    if !has_any(headers, &[CONTENT_ENCODING]) {
+        return Ok(());
     }
     for value in headers.get_all(CONTENT_ENCODING) {
         if !value.as_bytes().eq_ignore_ascii_case(b"identity") {

@@ -340,6 +340,9 @@ impl ToolCall {
     /// The first control that is malformed (`effect/invalid_meta`): nothing may be sent then. In
     /// observe mode the caller takes [`Controls::default`] instead.
     pub fn controls(&self) -> Result<Controls, InvalidMeta> {
+        if self.meta().is_none() {
+            return Ok(Controls::default());
+        }
         let text = |member| -> Result<Option<String>, InvalidMeta> {
             let rule = "is not a string";
             match self.meta().and_then(|meta| meta.get(member)) {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
 use crate::call::has_any;
 use crate::call::payload::{Body, Collected, Trailers};
@@ -52,13 +52,23 @@ pub(super) fn spliced(
 
 /// What was computed over a body that is rewritten is void (standards H-44).
 pub fn void_old_body(headers: &mut HeaderMap) {
-    let names = ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"];
-    for name in names {
-        headers.remove(name);
+    if has_any(headers, &VOID) {
+        for name in &VOID {
+            headers.remove(name);
+        }
     }
     headers.remove(header::CONTENT_LENGTH);
-    headers.remove(header::ETAG);
 }
+
+/// What few answers have; see [`void_old_body`].
+static VOID: [HeaderName; 6] = [
+    header::ACCEPT_RANGES,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    header::ETAG,
+    HeaderName::from_static("repr-digest"),
+];
 
 /// Where a caller thinks that it is.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +129,12 @@ pub(super) fn is_open_ended(parts: &Parts, body: &Body) -> bool {
 
 /// Whether an answer is a stream of events.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    essence(headers).eq_ignore_ascii_case("text/event-stream")
+    is_events(essence(headers))
+}
+
+/// Whether a media type is that of a stream of events.
+pub(super) fn is_events(essence: &str) -> bool {
+    essence.eq_ignore_ascii_case("text/event-stream")
 }
 
 /// Whether an answer is a stream of events that does not say where it ends.
@@ -130,10 +145,11 @@ pub(super) fn is_endless(headers: &HeaderMap, body: &Body) -> bool {
 
 /// Whether an answer is in a coding, which we never read.
 pub fn is_encoded(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(header::CONTENT_ENCODING)
-        .iter()
-        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    has_any(headers, &[header::CONTENT_ENCODING])
+        && headers
+            .get_all(header::CONTENT_ENCODING)
+            .iter()
+            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 /// Whether an answer that no rule reads is read all the same, to be given to a repeat: one that says

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::response::Parts;
 use http::{HeaderValue, Response};
 
-use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
+use super::head::{Asked, is_encoded, is_endless, is_events, pass_headers, passed, spliced};
 use super::notice::Notice;
 use super::plain::lost_by;
 use crate::call::Payload;
@@ -167,14 +167,15 @@ impl About {
             parts.headers.insert(name, self.report().to_header(MAX_HEADER));
             parts
         };
-        let is_stream = is_event_stream(&parts.headers);
-        let is_message = is_stream || is_json(essence(&parts.headers));
-        if (!is_message || is_encoded(&parts.headers)) && parts.status.is_success() {
+        let kind = essence(&parts.headers);
+        let is_stream = is_events(kind);
+        let is_message = (is_stream || is_json(kind)) && !is_encoded(&parts.headers);
+        if !is_message && parts.status.is_success() {
             // No revision has such an answer; a client that reads it all the same would find in it
             // what we have not seen.
             return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
         }
-        if !is_message || is_encoded(&parts.headers) {
+        if !is_message {
             return unseen::untold(shared, in_header(parts), body, id).await;
         }
         if is_stream {
