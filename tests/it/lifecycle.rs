@@ -193,6 +193,8 @@ fn f4_streams_end_between_two_events_when_the_process_ends() {
         [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
     call.send("POST", "/mcp", &headers, &message);
     wait::until("both", || (upstream.received().len() == 2).then_some(()));
+    // What has not begun has no end between two events.
+    assert!(!read.is_closed() && !call.is_closed(), "both streams have begun");
 
     process.signal(Signal::TERM);
     until_not_ready(&process);
