@@ -495,6 +495,7 @@ impl<P> Edge<P> {
                     class,
                     upstream,
                     elsewhere,
+                    ..
                 } = reply;
                 metrics.requests.count(decision);
                 if let Some(report) = report {

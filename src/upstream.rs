@@ -153,6 +153,9 @@ pub enum Sent {
 /// Why an answer is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LostReason {
+    /// A clock ran out within the answer.
+    #[error("the rest of the answer did not come in time")]
+    BodyTimeout,
     /// The head clock ran out.
     #[error("no answer came in time")]
     HeadTimeout,

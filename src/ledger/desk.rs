@@ -24,7 +24,7 @@ use crate::contract::key::EntryId;
 use super::embedded::{Coming, Known};
 use super::{
     Begin, Begun, Broken, Finish, Finished, Head, Health, Integrity, LedgerError, Look, Note, Part,
-    Priors, Reason, Settled, Stats, Stored,
+    Priors, Reason, Settled, Spend, Stats, Stored,
 };
 use command::{Acknowledge, Command, Home, Inbox, Redact, Reply, Settle, TookBack, Write};
 
@@ -132,6 +132,10 @@ impl Desk {
 
     pub(super) async fn note(&self, note: Note) -> Result<Settled, LedgerError> {
         self.ask(|reply, turn| Command::Write(Write::Note(Box::new(note), reply), Some(turn))).await
+    }
+
+    pub(super) async fn spend(&self, spend: Spend) -> Result<(), LedgerError> {
+        self.ask(|reply, turn| Command::Write(Write::Spend(spend, reply), Some(turn))).await
     }
 
     pub(super) async fn took_back(

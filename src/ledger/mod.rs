@@ -251,6 +251,21 @@ impl Ledger {
         }
     }
 
+    /// Uses a confirmation up without a begin, because whoever was asked said no; durable when it
+    /// returns. No entry is made. One that was used before stays used, and so does one whose attempt is
+    /// under way: if that is not sent, it gives the confirmation back all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`]: it may still count.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future does not take it back once it is queued.
+    pub async fn spend(&self, spend: Spend) -> Result<(), LedgerError> {
+        self.desk().spend(spend).await
+    }
+
     /// Records that the accepted call `by` took an accepted entry back; durable when it returns. For
     /// an undo that another principal made: one that the entry's own makes is recognised by itself.
     /// Asked again it changes nothing.

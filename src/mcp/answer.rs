@@ -16,6 +16,7 @@ use bytes::Bytes;
 use crate::contract::class::{Disposition, IsError, ResponseSource, words};
 use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value, write_string};
 
+use super::claims::disown;
 use super::jsonrpc::{Id, code};
 
 /// Statuses that say that the call never reached a tool, unless a result came with them.
@@ -370,19 +371,7 @@ impl Answer {
         let whole = format!("{{\"effect\":{report}}}");
         match object.get(holder).map(|held| (held, held.kind())) {
             None => edits.members(object, &[], &[(holder, &whole)]),
-            Some((held, JsonKind::Object)) => match (held.get("effect"), reports) {
-                (None, _) | (Some(_), Reports::Ignore) => {
-                    edits.members(held, &[], &[("effect", report)]);
-                }
-                (Some(theirs), Reports::Replace) => {
-                    let theirs = theirs.raw();
-                    let set = [("effect", report), ("anvil/upstream_effect", theirs)];
-                    edits.members(held, &[], &set);
-                }
-                (Some(_), Reports::Trust) => {
-                    edits.members(held, &[], &[("takeback/effect", report)]);
-                }
-            },
+            Some((held, JsonKind::Object)) => disown(held, reports, Some(report), &mut edits),
             // `null` is how some servers write an absent `_meta`; in `data` it may be the message.
             Some((held, JsonKind::Null)) if holder == "_meta" => edits.replace(held, whole),
             Some(_) => return keep("the place for the report is taken by another value"),
@@ -395,12 +384,19 @@ impl Answer {
 pub fn put_report(result: Value<'_>, report: &str, edits: &mut Edits) {
     match result.get("_meta") {
         Some(meta) if meta.kind() == JsonKind::Object => {
-            edits.members(meta, &[], &[("effect", report)]);
+            disown(meta, Reports::Ignore, Some(report), edits);
         }
         Some(_) | None => {
             let meta = format!("{{\"effect\":{report}}}");
             edits.members(result, &[], &[("_meta", &meta)]);
         }
+    }
+}
+
+/// Takes what claims to be a report out of a result that stands inside a message.
+pub fn take_report(result: Value<'_>, reports: Reports, edits: &mut Edits) {
+    if let Some(meta) = result.get("_meta").filter(|meta| meta.kind() == JsonKind::Object) {
+        disown(meta, reports, None, edits);
     }
 }
 

@@ -11,6 +11,19 @@ use super::answer::Reports;
 use super::jsonrpc::holds;
 use crate::contract::json::{Doc, Edits, Kind, Value};
 
+/// The report's name.
+pub const EFFECT: &str = "effect";
+
+/// Its name beside a report of the upstream's that is trusted.
+const OWN_EFFECT: &str = "takeback/effect";
+
+/// Under which a report of the upstream's goes on.
+const UPSTREAM_EFFECT: &str = "anvil/upstream_effect";
+
+/// What only this proxy says in `_meta` of an answer: the report, under either of its names, and that
+/// the answer is a recorded one (standards MCP-47).
+pub const OURS: [&str; 3] = [EFFECT, OWN_EFFECT, "anvil/replayed"];
+
 /// Where a message may hold a report, as the member and its own member.
 const PLACES: [(&str, &str); 3] = [("error", "data"), ("params", "_meta"), ("result", "_meta")];
 
@@ -28,26 +41,49 @@ pub enum Claim {
 /// Looks for a claim in a message.
 pub fn claim(message: &Bytes, reports: Reports) -> Claim {
     // Most messages hold none; a name may be spelt with escapes.
-    if reports == Reports::Trust || !(holds(message, "\"effect\"") || holds(message, "\\u00")) {
+    if reports == Reports::Trust || !may_claim(message) {
         return Claim::None;
     }
     let Ok(doc) = Doc::parse(message.clone()) else { return Claim::Unread };
     let mut edits = Edits::new();
     for (outer, inner) in PLACES {
         let holder = doc.root().get(outer).and_then(|outer| outer.get(inner));
-        if let Some(holder) = holder.filter(|holder| holder.kind() == Kind::Object)
-            && let Some(claimed) = holder.get("effect").map(Value::raw)
-        {
-            match reports {
-                Reports::Ignore | Reports::Trust => edits.members(holder, &["effect"], &[]),
-                Reports::Replace => {
-                    let set = [("anvil/upstream_effect", claimed)];
-                    edits.members(holder, &["effect"], &set);
-                }
-            }
+        if let Some(holder) = holder.filter(|holder| holder.kind() == Kind::Object) {
+            disown(holder, reports, None, &mut edits);
         }
     }
     if edits.is_empty() { Claim::None } else { Claim::Taken(edits.apply(message).into()) }
+}
+
+/// Takes the upstream's claims out of the object where a report stands, and puts ours there, if there
+/// is one for it.
+pub fn disown(holder: Value<'_>, reports: Reports, report: Option<&str>, edits: &mut Edits) {
+    let claimed = holder.get(EFFECT).map(Value::raw);
+    let is_claimed = OURS.iter().any(|name| holder.get(name).is_some());
+    let mut set = Vec::with_capacity(2);
+    let mut remove: &[&str] = &[];
+    match reports {
+        Reports::Trust => {
+            let name = if claimed.is_some() { OWN_EFFECT } else { EFFECT };
+            set.extend(report.map(|report| (name, report)));
+        }
+        Reports::Ignore | Reports::Replace => {
+            if report.is_none() && !is_claimed {
+                return;
+            }
+            remove = if report.is_none() { &OURS } else { OURS.get(1..).unwrap_or_default() };
+            set.extend(report.map(|report| (EFFECT, report)));
+            if reports == Reports::Replace {
+                set.extend(claimed.map(|claimed| (UPSTREAM_EFFECT, claimed)));
+            }
+        }
+    }
+    edits.members(holder, remove, &set);
+}
+
+/// Whether a text may hold one of our names, spelt plainly or with escapes.
+pub fn may_claim(text: &[u8]) -> bool {
+    ["effect\"", "replayed\"", "\\u00"].iter().any(|needle| holds(text, needle))
 }
 
 #[cfg(test)]
@@ -65,6 +101,11 @@ mod tests {
                 r#"{"id":1,"result":{"a":1.0,"_meta":{"effect":{"class":"read"},"x":1}}}"#,
                 r#"{"id":1,"result":{"a":1.0,"_meta":{"x":1,"anvil/upstream_effect":{"class":"read"}}}}"#,
                 r#"{"id":1,"result":{"a":1.0,"_meta":{"x":1}}}"#,
+            ),
+            (
+                r#"{"id":1,"result":{"_meta":{"anvil/replayed":true,"takeback\/effect":1,"x":1}}}"#,
+                r#"{"id":1,"result":{"_meta":{"x":1}}}"#,
+                r#"{"id":1,"result":{"_meta":{"x":1}}}"#,
             ),
             (
                 r#"{"method":"n","params":{"_meta":{"\u0065ffect":7}}}"#,

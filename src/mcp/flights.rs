@@ -64,28 +64,32 @@ impl Flights {
     /// The client is about to cancel a request of its session: it looks at no answer any more. Said
     /// before the upstream hears of it, which may answer before its word to us is through.
     pub fn leave(&self, session: &SessionKey, id: &Id) {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        for call in inner.calls.get(session).into_iter().flatten().filter(|call| call.id == *id) {
-            call.gone.store(true, Ordering::Release);
-        }
+        self.each(session, |call| call.id == *id, |_| {});
     }
 
     /// The client has cancelled a request of its session, whatever it is.
     pub fn cancel(&self, session: &SessionKey, id: &Id) {
-        self.each(session, |call| call.id == *id);
+        self.each(session, |call| call.id == *id, Call::cancel);
     }
 
     /// The session is over.
     pub fn end(&self, session: &SessionKey) {
-        self.each(session, |_| true);
+        self.each(session, |_| true, Call::cancel);
     }
 
-    fn each(&self, session: &SessionKey, is_meant: impl Fn(&Call) -> bool) {
+    /// Whatever becomes of these calls, their client looks at no answer any more.
+    fn each(&self, session: &SessionKey, is_meant: impl Fn(&Call) -> bool, what: impl Fn(&Call)) {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         for call in inner.calls.get(session).into_iter().flatten().filter(|call| is_meant(call)) {
             call.gone.store(true, Ordering::Release);
-            call.cancelled.send_replace(true);
+            what(call);
         }
+    }
+}
+
+impl Call {
+    fn cancel(&self) {
+        self.cancelled.send_replace(true);
     }
 }
 

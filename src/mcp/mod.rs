@@ -6,7 +6,7 @@
 //! body for the upstream, [`answer`] reads what came back, [`reply`] makes the answers that are
 //! ours, and [`sse`] finds the one event of a stream that is an answer. [`list`] writes what a policy
 //! says of tools into `tools/list`, and [`claims`] takes an upstream's own reports out of what is no
-//! answer to a call; [`catalog`] and [`sessions`] remember, bounded, what was seen of
+//! answer to a call, [`renaming`] out of what is too long to be held; [`catalog`] and [`sessions`] remember, bounded, what was seen of
 //! tools and of clients, [`flights`] which calls are under way, and [`questions`] what clients were
 //! asked.
 //!
@@ -24,6 +24,7 @@ pub mod headers;
 pub mod jsonrpc;
 pub mod list;
 pub mod questions;
+pub mod renaming;
 pub mod reply;
 pub mod request;
 pub mod schema;

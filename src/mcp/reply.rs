@@ -12,6 +12,8 @@
 use crate::contract::json::{Doc, Edits, JsonError, Kind as JsonKind, Value, write_string};
 
 use super::Era;
+use super::answer::Reports;
+use super::claims::disown;
 use super::jsonrpc::Id;
 use super::request::QUESTION;
 
@@ -105,7 +107,7 @@ pub fn replay(id: &Id, era: Era, recorded: &str, report: &str) -> Result<String,
     let meta = format!("{{\"effect\":{report}}}");
     match result.get("_meta") {
         Some(old) if old.kind() == JsonKind::Object => {
-            edits.members(old, &[], &[("effect", report)]);
+            disown(old, Reports::Ignore, Some(report), &mut edits);
         }
         Some(_) | None => set.push(("_meta", &meta)),
     }

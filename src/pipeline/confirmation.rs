@@ -6,7 +6,11 @@
 //! nonce. A call that was confirmed as one that nothing takes back is confirmed as a milder one too.
 //! With the parts in it a token that does not match says what differs, and shows nothing (contract
 //! section 4; standards C-4). That it is good once is the ledger's doing: the nonce is spent in the
-//! transaction that begins the entry.
+//! transaction that begins the entry, and so it is where whoever was asked says no: a state that was
+//! declined is spent for all replicas, by a row that is no entry. If that row cannot be written, the
+//! client is told that the ledger is down and not that its no was heard. A no that comes while the call
+//! that the same token confirmed is under way is too late for it. The caller's own word (level `caller`)
+//! has no nonce: whoever can decline can also say it, as often as it likes.
 //!
 //! Wire form: `tbc1_` and base64url without padding, 199 characters in all.
 
@@ -90,17 +94,7 @@ impl Sealer {
     /// What does not match; the first of principal, operation, target, body, headers, newer entry,
     /// class and expiry, once the token is known to be ours.
     pub fn open(&self, token: &str, binding: &Binding<'_>, now_ms: i64) -> Result<Nonce, Mismatch> {
-        let sealed = token
-            .strip_prefix(PREFIX)
-            .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
-            .filter(|bytes| bytes.len() == FACTS + MAC)
-            .ok_or(Mismatch::Forged)?;
-        let (given, mac) = sealed.split_at_checked(FACTS).ok_or(Mismatch::Forged)?;
-        self.mac(given).verify_slice(mac).map_err(|_| Mismatch::Forged)?;
-        let nonce = given.first_chunk::<16>().copied().ok_or(Mismatch::Forged)?;
-        let expires = given.get(16..24).and_then(|bytes| bytes.try_into().ok());
-        let expires_ms = i64::from_be_bytes(expires.ok_or(Mismatch::Forged)?);
-        let nonce = Nonce { nonce, expires_ms };
+        let (given, nonce) = self.facts_of(token).ok_or(Mismatch::Forged)?;
         let wanted = facts(binding, &nonce);
         let parts = [
             (24..32, Mismatch::Principal),
@@ -120,10 +114,27 @@ impl Sealer {
         if class.is_none_or(|class| *class < binding.class) {
             return Err(Mismatch::Class);
         }
-        if now_ms >= expires_ms {
+        if now_ms >= nonce.expires_ms {
             return Err(Mismatch::Expired);
         }
         Ok(nonce)
+    }
+
+    /// What a token says, and its nonce; `None` if it is not ours.
+    fn facts_of(&self, token: &str) -> Option<(Vec<u8>, Nonce)> {
+        let mut sealed = URL_SAFE_NO_PAD.decode(token.strip_prefix(PREFIX)?).ok()?;
+        let (given, mac) = sealed.split_at_checked(FACTS)?;
+        self.mac(given).verify_slice(mac).ok().filter(|()| mac.len() == MAC)?;
+        let nonce = given.first_chunk::<16>().copied()?;
+        let expires_ms = i64::from_be_bytes(given.get(16..24)?.try_into().ok()?);
+        sealed.truncate(FACTS);
+        Some((sealed, Nonce { nonce, expires_ms }))
+    }
+
+    /// The nonce of a token that is ours, whatever call it is for.
+    pub fn nonce(&self, token: &str) -> Option<Nonce> {
+        let (_, nonce) = self.facts_of(token)?;
+        Some(nonce)
     }
 
     /// A state that a client keeps for us between two rounds (standards MCP-34): readable, not to be

@@ -49,6 +49,7 @@ pub mod stream;
 pub mod things;
 pub mod under_way;
 pub mod undo;
+pub mod unseen;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +64,7 @@ use crate::call::refusal::Refusal;
 use crate::call::spans::Spans;
 use crate::call::{Call, Control, Head, Payload, Permit, Principal, Transport};
 use crate::clock::Clock;
-use crate::contract::class::{Class, Level, Mode, words};
+use crate::contract::class::{Class, Level, Mode, Outcome, words};
 use crate::contract::key::{EntryId, Key, OperationId};
 use crate::contract::operation::{Operation, Target as OperationTarget};
 use crate::contract::path::Request;
@@ -339,6 +340,8 @@ pub struct Reply {
     pub class: Class,
     /// How long the upstream took.
     pub upstream: Duration,
+    /// What became of a write, where that is known when it is answered.
+    pub outcome: Option<Outcome>,
     /// Set by the end of the body if the answer was not in it, and comes elsewhere.
     pub elsewhere: Option<Arc<AtomicBool>>,
 }

@@ -15,7 +15,7 @@ use super::repeat::{Asked, Judgement, Standing, judge};
 use super::step::{Next, Stage, Step};
 use super::{Answered, Fresh, Refused, Reply, Shared, Write};
 use crate::call::refusal::{Because, Refusal};
-use crate::contract::class::Mode;
+use crate::contract::class::{Mode, Outcome};
 use crate::contract::key::EntryId;
 use crate::ledger::{self, Look, Obstacle, Prior, Priors, State, Stored};
 use crate::metrics::{Decision, DuplicateResult};
@@ -247,6 +247,7 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
     write.metrics.duplicates.count(DuplicateResult::Replayed);
     super::audit::replayed(write, entry, shared.clock.instant());
     let superseded = superseded(shared, entry, &stored).await;
+    let is_accepted = stored.record.prior.state == State::Accepted;
     let (response, report) =
         super::settle::recorded_answer(shared, write, entry, stored, superseded);
     Ok(Reply {
@@ -257,6 +258,7 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
         metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: std::time::Duration::ZERO,
+        outcome: is_accepted.then_some(Outcome::Accepted),
         elsewhere: None,
     })
 }

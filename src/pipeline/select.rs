@@ -34,7 +34,7 @@ use crate::http::body::{BodyDoc, RequestDoc, essence};
 use crate::http::encode;
 use crate::policy::{Found, Group};
 
-pub use tool::UNPINNED;
+pub use tool::{UNPINNED, refused_tool};
 
 /// See the module's page.
 #[derive(Clone, Debug)]

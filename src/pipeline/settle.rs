@@ -165,7 +165,9 @@ impl Case {
             }
             Sent::Lost(reason) => {
                 let cause = match reason {
-                    LostReason::HeadTimeout | LostReason::TotalTimeout => Cause::Timeout,
+                    LostReason::BodyTimeout
+                    | LostReason::HeadTimeout
+                    | LostReason::TotalTimeout => Cause::Timeout,
                     LostReason::Protocol => Cause::Unreadable,
                     LostReason::RequestBody | LostReason::Reset => Cause::Reset,
                 };
@@ -220,8 +222,9 @@ impl Case {
         answer: Option<Answer>,
         elapsed: Duration,
     ) -> Settled {
-        let report = self.finish(&conclusion, answer).to_header(MAX_HEADER);
-        self.reply(response, Some(report), elapsed).into()
+        let report = self.finish(&conclusion, answer);
+        let header = report.to_header(MAX_HEADER);
+        self.reply(response, Some(header), report.outcome, elapsed).into()
     }
 
     /// Finishes the entry and answers with what we know.
@@ -235,11 +238,12 @@ impl Case {
                 } else {
                     notice.problem(entry)
                 };
-                self.reply(response, Some(report.to_header(MAX_HEADER)), elapsed).into()
+                let header = report.to_header(MAX_HEADER);
+                self.reply(response, Some(header), report.outcome, elapsed).into()
             }
             Form::Mcp { call, .. } => {
                 let text = notice.message_of(call.id(), call.era(), &report.to_json(), entry);
-                self.reply(json_response(text), None, elapsed).into()
+                self.reply(json_response(text), None, report.outcome, elapsed).into()
             }
         }
     }
@@ -248,6 +252,7 @@ impl Case {
         &self,
         response: Response<Body>,
         report: Option<HeaderValue>,
+        outcome: Option<Outcome>,
         elapsed: Duration,
     ) -> Reply {
         let write = self.write();
@@ -259,6 +264,7 @@ impl Case {
             metrics: Metered::Own(Arc::clone(&write.metrics)),
             class: write.class,
             upstream: elapsed,
+            outcome,
             elsewhere: None,
         }
     }
@@ -443,6 +449,7 @@ pub fn died(write: &WriteIdentity) -> Reply {
         metrics: Metered::Own(Arc::clone(&write.metrics)),
         class: write.class,
         upstream: Duration::ZERO,
+        outcome: report.outcome,
         elsewhere: None,
     }
 }

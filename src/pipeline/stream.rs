@@ -12,8 +12,8 @@
 //! for the rest (2025-11-25), so nothing is added then. An event that was cut is none for a client,
 //! and would swallow ours: it goes out only where nothing is added.
 //!
-//! An event above the limit of answers is not looked into. Of a read's stream it passes; of a
-//! write's it is dropped, since it may hold an answer with a report that is not ours, and the
+//! An event above the limit of answers is not looked into. Of a read's stream it passes, with claims in
+//! it renamed ([`renaming`](crate::mcp::renaming)); of a write's it is dropped, since it may hold an answer with a report that is not ours, and the
 //! outcome is unknown unless the answer comes in another event. So it is with an event that may be
 //! the answer and is no JSON of one meaning: a client with a laxer reader would take it for a
 //! success of which nobody here knows.
@@ -38,6 +38,7 @@ use crate::contract::json::Doc;
 use crate::mcp::answer::{Answer, Reports};
 use crate::mcp::claims::{Claim, claim};
 use crate::mcp::jsonrpc::{Id, holds};
+use crate::mcp::renaming::EventRenamer;
 use crate::mcp::sse::{Frame, Splitter, event, may_have_id};
 
 /// Frames that wait between the pump and the agent.
@@ -135,10 +136,18 @@ struct OneAnswer {
     has_passed_unread: bool,
     /// One was dropped.
     has_dropped: bool,
+    /// Of what passes and is not looked into.
+    renamer: Option<EventRenamer>,
+}
+
+/// Renames what claims a report in events that are not looked into; `None` where claims stay.
+pub fn renamer(reports: Reports) -> Option<EventRenamer> {
+    (reports != Reports::Trust).then(EventRenamer::default)
 }
 
 impl OneAnswer {
     fn new(watched: Watched, unread: Unread) -> Self {
+        let renamer = renamer(watched.reports);
         Self {
             id: watched.id.clone(),
             reports: watched.reports,
@@ -147,6 +156,7 @@ impl OneAnswer {
             has_event_id: false,
             has_passed_unread: false,
             has_dropped: false,
+            renamer,
         }
     }
 
@@ -165,6 +175,19 @@ impl OneAnswer {
                 Goes::unclaimed(data, self.reports)
             }
         }
+    }
+
+    /// A part of an event that is too long.
+    fn unseen(&mut self, frame: Frame) -> Bytes {
+        let Some(renamer) = &mut self.renamer else {
+            self.has_passed_unread = true;
+            return frame.into_raw();
+        };
+        let was_torn = renamer.is_torn();
+        let goes = renamer.push(frame.raw());
+        // Nobody reads one that is torn as an answer.
+        self.has_passed_unread = !(renamer.is_torn() || was_torn);
+        goes
     }
 
     fn ended(&self, is_timeout: bool) -> Ended {
@@ -195,10 +218,7 @@ impl Watch for OneAnswer {
                     self.has_dropped = true;
                     return Bytes::new();
                 }
-                Unread::Pass => {
-                    self.has_passed_unread = true;
-                    return frame.into_raw();
-                }
+                Unread::Pass => return self.unseen(frame),
             }
         }
         self.has_event_id = self.has_event_id || frame.event_id().is_some();

@@ -20,7 +20,7 @@ use super::{Edge, Voice};
 use crate::call::payload::{self, Body, CollectError};
 use crate::call::refusal::Refusal;
 use crate::call::{Call, Control, Head, Oddity, Payload, Permit, Principal};
-use crate::contract::class::Class;
+use crate::contract::class::{Class, Outcome};
 use crate::contract::json::{Doc, Kind as JsonKind, Value, write_string};
 use crate::contract::operation::Target;
 use crate::contract::report::{MAX_HEADER, Report, header_of};
@@ -31,6 +31,7 @@ use crate::mcp::headers::mirrored_value;
 use crate::mcp::jsonrpc::{Id, Message, code};
 use crate::mcp::request::ToolCall;
 use crate::pipeline::ask::{Cursor, Whole, whole};
+use crate::pipeline::select::refused_tool;
 use crate::pipeline::session;
 use crate::pipeline::settle::json_response;
 use crate::pipeline::step::Stage;
@@ -87,7 +88,9 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         peer: Arc<Peer>,
         began: Instant,
     ) -> Response<Body> {
-        let refuse = |refusal: Refusal| self.refuse(refusal.into(), Voice::Rest);
+        let live = self.cx.shared.policies.load();
+        let named = tool.clone();
+        let refuse = |refusal| self.refuse(refused_tool(&live, &named, refusal), Voice::Rest);
         if let Some(oddity) = oddity {
             return refuse(oddity.into_refusal());
         }
@@ -286,7 +289,7 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
                 });
                 reply.response = match &answer {
                     Some(answer) => rest_answer(status, answer),
-                    None => unread(status, reply.class, &report),
+                    None => unread(status, reply.class, reply.outcome),
                 };
                 reply.report = Some(report);
                 Ok(reply)
@@ -306,11 +309,9 @@ fn report_of(answer: Option<&Answer>) -> Option<HeaderValue> {
 }
 
 /// What is said of an answer that cannot be read: unknown, unless its report knows better.
-fn unread(status: StatusCode, class: Class, report: &HeaderValue) -> Response<Body> {
+fn unread(status: StatusCode, class: Class, outcome: Option<Outcome>) -> Response<Body> {
     let status = if status.is_success() { StatusCode::BAD_GATEWAY } else { status };
-    let report = Doc::parse(report.as_bytes().to_vec());
-    let outcome = report.as_ref().ok().and_then(|report| report.root().get("outcome"));
-    let is_known = outcome.and_then(Value::as_str).is_some_and(|outcome| outcome != "unknown");
+    let is_known = matches!(outcome, Some(Outcome::Accepted | Outcome::Rejected));
     if class == Class::Read || is_known {
         let text = "The upstream's answer could not be read.";
         return error_response(status, "upstream_error", text);
@@ -338,8 +339,10 @@ fn rest_answer(status: StatusCode, answer: &Answer) -> Response<Body> {
             match envelope {
                 Some(envelope) => {
                     let code = envelope.get("code").and_then(Value::as_str).unwrap_or_default();
+                    let reason = envelope.get("details").and_then(|details| details.get("reason"));
+                    let reason = reason.and_then(Value::as_str).unwrap_or_default();
                     let mut response = json_response(format!("{{\"error\":{}}}", envelope.raw()));
-                    *response.status_mut() = status_of(&code);
+                    *response.status_mut() = status_of(&code, &reason);
                     response
                 }
                 None => error_response(StatusCode::BAD_GATEWAY, "upstream_error", &text),
@@ -390,9 +393,14 @@ fn data_of(answer: &Answer) -> String {
     format!("{{\"content\":{}}}", content.map_or("[]", Value::raw))
 }
 
-/// The status for an envelope's code (ADR-0030 section 8).
-fn status_of(code: &str) -> StatusCode {
+/// The status for an envelope's code (ADR-0030 section 8). What we say after a dispatch gives its
+/// reason too, and has the status of plain HTTP.
+fn status_of(code: &str, reason: &str) -> StatusCode {
     match code {
+        "answer_lost" | "not_sent" | "outcome_unknown" if reason == "timeout" => {
+            StatusCode::GATEWAY_TIMEOUT
+        }
+        "outcome_unknown" if reason == "shutdown" => StatusCode::SERVICE_UNAVAILABLE,
         "validation_error" => StatusCode::BAD_REQUEST,
         "auth_required" | "authentication_error" | "unauthorized" => StatusCode::UNAUTHORIZED,
         "policy_denied" | "permission_denied" | "forbidden" => StatusCode::FORBIDDEN,

@@ -20,25 +20,25 @@ use crate::contract::json::{Doc, Edits, Kind as JsonKind, Value};
 use crate::http::body::{essence, is_json};
 use crate::http::encode;
 use crate::http::headers as http_headers;
-use crate::mcp::answer::{Answer, Kind as AnswerKind, Reports, put_report};
+use crate::mcp::answer::{Answer, Kind as AnswerKind, Reports, put_report, take_report};
 use crate::mcp::catalog::Tool;
 use crate::mcp::claims::{Claim, claim};
-use crate::mcp::jsonrpc::{Id, Kind, Message, code, holds};
+use crate::mcp::jsonrpc::{Id, Kind, Message, holds};
 use crate::mcp::list::{Said, decorate};
 use crate::mcp::questions::Questions;
-use crate::mcp::reply;
+use crate::mcp::renaming::EventRenamer;
 use crate::mcp::request::Elicitation;
 use crate::mcp::sessions::{SESSION, SessionKey};
 use crate::mcp::sse::Frame;
-use crate::pipeline::Shared;
 use crate::pipeline::carry::ask_for_identity;
 use crate::pipeline::elsewhere::{Ending, TaskKey};
 use crate::pipeline::live::Live;
 use crate::pipeline::select::UNPINNED;
 use crate::pipeline::settle::{is_encoded, is_event_stream, passed, void_old_body};
 use crate::pipeline::stream::{
-    End, Goes, Rewrite, Stop, Watch, Watched, each_message, read_answer, watched_stream,
+    End, Goes, Rewrite, Stop, Watch, Watched, each_message, read_answer, renamer, watched_stream,
 };
+use crate::pipeline::{Shared, unseen};
 use crate::policy::Group;
 use crate::upstream::{Clocks, Sent};
 
@@ -185,7 +185,9 @@ impl<P> Edge<P> {
         {
             return Response::from_parts(parts, body);
         }
-        let watch = Standing { shared: Arc::clone(&self.cx.shared), principal, session };
+        let shared = Arc::clone(&self.cx.shared);
+        let renamer = renamer(shared.settings.mcp.reports);
+        let watch = Standing { shared, principal, session, renamer };
         let drain = self.cx.drain.clone();
         let stop = async move { drain.begun().await };
         let limit = self.cx.shared.settings.limits.response_body_bytes;
@@ -274,11 +276,11 @@ async fn observed(
         return read_answer(parts, body, watched, limit, stop);
     }
     if !is_json(essence(&parts.headers)) {
-        return Response::from_parts(parts, body);
+        return unseen::untold(shared, parts, body, &id).await;
     }
     let limit = shared.settings.limits.response_body_bytes;
     match collect_prefix(body, limit, &shared.budget, None).await {
-        Prefix::Partial { body, .. } => Response::from_parts(parts, body),
+        Prefix::Partial { body, .. } => unseen::renamed(shared, parts, body),
         Prefix::Whole(collected) => {
             let answer = Answer::read(parts.status.as_u16(), collected.bytes().clone(), &id);
             let rewrite = match parts.status {
@@ -306,10 +308,7 @@ fn without_claim(rewrite: Rewrite, answer: &Answer, id: &Id, reports: Reports) -
     match claim(message, reports) {
         Claim::None => rewrite,
         Claim::Taken(message) => Rewrite::Data(message),
-        Claim::Unread => {
-            let text = "the upstream's answer cannot be read as JSON that has one meaning";
-            Rewrite::Data(reply::error(id, code::INTERNAL_ERROR, text, None).into())
-        }
+        Claim::Unread => Rewrite::Data(unseen::unreadable(id).into()),
     }
 }
 
@@ -376,10 +375,14 @@ struct Standing {
     shared: Arc<Shared>,
     principal: Principal,
     session: SessionKey,
+    renamer: Option<EventRenamer>,
 }
 
 impl Watch for Standing {
     fn frame(&mut self, frame: Frame) -> Bytes {
+        if let Some(renamer) = self.renamer.as_mut().filter(|_| frame.is_unseen()) {
+            return renamer.push(frame.raw());
+        }
         let Some(data) = frame.data() else { return frame.into_raw() };
         let reports = self.shared.settings.mcp.reports;
         each_message(frame, &data, |message| match self.message(message) {
@@ -458,8 +461,9 @@ fn task_news(shared: &Arc<Shared>, principal: &Principal, task: Value<'_>, edits
             match task.get("result").filter(|result| result.kind() == JsonKind::Object) {
                 Some(result) => {
                     let answer = Answer::of_result(result);
-                    if let Some(report) = elsewhere.task_answer(&key, &answer) {
-                        put_report(result, &report, edits);
+                    match elsewhere.task_answer(&key, &answer) {
+                        Some(report) => put_report(result, &report, edits),
+                        None => take_report(result, shared.settings.mcp.reports, edits),
                     }
                 }
                 // The result itself comes with `tasks/result` (2025-11-25), or never.

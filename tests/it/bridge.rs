@@ -436,3 +436,26 @@ fn an_answer_that_cannot_be_read_keeps_its_report() {
         }
     }
 }
+
+#[test]
+fn adr_0030_8_a_body_that_cannot_be_read_is_refused_as_the_operation_that_the_path_names() {
+    let upstream = upstream(false, false);
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let cases = [
+        ("/call/read_note", "notes.read", "read"),
+        ("/call/create_note", "notes.create", "reversible"),
+        ("/call/nobodys", "_undeclared", "irreversible"),
+    ];
+    for (target, operation, class) in cases {
+        for body in ["{", "[]", r#"{"arguments":1}"#, r#"{"other":1}"#, r#"{"stage":1}"#] {
+            let refused = sidecar.agent().post(target, &[], body);
+
+            assert_eq!(refused.status, 400, "{target} {body}");
+            let report = refused.report();
+            assert_eq!(report["operation"], operation, "{target} {body}");
+            assert_eq!(report["class"], class, "{target} {body}");
+            assert!(report["refused"].is_string(), "{target} {body}");
+        }
+    }
+    assert!(upstream.received().is_empty());
+}

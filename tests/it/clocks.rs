@@ -1,5 +1,9 @@
+use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use crate::support::mcp::{call, envelope, events, post};
 use crate::support::sidecar::Setup;
 use crate::support::{Act, Upstream, wait};
 
@@ -14,6 +18,20 @@ operations:
     effect: { class: irreversible, kind: update }
     confirm: caller
     timeout: { head_ms: 50 }
+  things.slow:
+    match: { http: "POST /slow" }
+    effect: { class: irreversible, kind: update }
+    confirm: none
+    timeout: { idle_ms: 100 }
+  notes.read:
+    match: { tool: read_note }
+    effect: { class: read }
+    timeout: { idle_ms: 100 }
+  notes.create:
+    match: { tool: create_note }
+    effect: { class: irreversible, kind: create }
+    confirm: none
+    timeout: { idle_ms: 100 }
 "#;
 
 #[test]
@@ -73,4 +91,52 @@ fn an_answer_counts_as_delivered_when_its_connection_stays_open_long_enough() {
 
     assert!(asked.text().contains(first.report()["entry"].as_str().unwrap()));
     assert_eq!(upstream.count("POST"), 1);
+}
+
+/// An upstream that begins its answer so, and says no more.
+fn stalling(kind: &'static str, part: &'static str) -> Upstream {
+    let held = Mutex::new(Vec::new());
+    Upstream::start(move |received| {
+        let message: Value = serde_json::from_slice(&received.body).unwrap();
+        if received.target == "/mcp" && message["method"] != "tools/call" {
+            let tools = json!([{"name": "read_note"}, {"name": "create_note"}]);
+            let result = json!({"protocolVersion": "2025-06-18", "tools": tools});
+            let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            return Act::json(200, &answer.to_string());
+        }
+        let (send, wait) = std::sync::mpsc::channel::<()>();
+        held.lock().unwrap().push(send);
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 900\r\ncontent-type: ";
+        Act::Waits(format!("{head}{kind}\r\n\r\n{part}").into(), wait, Vec::new())
+    })
+}
+
+#[test]
+fn b3_an_answer_that_stops_coming_is_told_as_a_time_out_on_every_way() {
+    for (kind, part) in [("application/json", "{\"id\":"), ("text/event-stream", ": open\n\n")] {
+        let upstream = stalling(kind, part);
+        let sidecar = Setup::new(POLICY).start(&upstream);
+        let mut expected = Vec::new();
+
+        if kind == "application/json" {
+            let slow = sidecar.agent().post("/slow", &[], "{}");
+            assert_eq!((slow.status, slow.code().as_str()), (504, "outcome_unknown"));
+            assert_eq!(slow.json()["error"]["details"]["reason"], "timeout");
+            expected.push(("unknown", "timeout"));
+        }
+        for (tool, code) in [("read_note", "answer_lost"), ("create_note", "outcome_unknown")] {
+            let said = post(&mut sidecar.agent(), &call("7", tool, json!({}), None));
+            let text = said.text();
+            let message = events(&text).pop().unwrap_or_else(|| said.json());
+            let error = &envelope(&message["result"])["error"];
+            assert_eq!(error["code"], code, "{kind}");
+            assert_eq!(error["details"]["reason"], "timeout", "{kind}: {error}");
+
+            let rest =
+                sidecar.agent().post(&format!("/call/{tool}"), &[], r#"{"arguments":{"n":1}}"#);
+            assert_eq!((rest.status, rest.code().as_str()), (504, code), "{kind}");
+        }
+        expected.extend([("unknown", "timeout"); 2]);
+        sidecar.wait_entries(&expected);
+    }
 }

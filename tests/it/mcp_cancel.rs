@@ -4,23 +4,13 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::mcp::{call, envelope, events, post_with, request};
+use crate::support::mcp::{NOTES, SESSION, call, envelope, events, post_with, request};
 use crate::support::sidecar::Setup;
 use crate::support::wait::until;
-use crate::support::{Act, Sidecar, Upstream};
+use crate::support::{Act, Agent, Sidecar, Upstream};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.create:
-    match: { tool: create_note }
-    effect: { class: irreversible, kind: create }
-    confirm: none
-"#;
-
-const SESSION: (&str, &str) = ("mcp-session-id", "s1");
 const OTHER: (&str, &str) = ("mcp-session-id", "s2");
 
 fn cancelled(id: &str) -> String {
@@ -30,7 +20,8 @@ fn cancelled(id: &str) -> String {
 }
 
 /// An upstream that holds what it says to a call until the sender is dropped.
-fn holding(first: &'static str, then: &'static str) -> (Upstream, Mutex<Option<Sender<()>>>) {
+fn holding(first: &'static str, then: &str) -> (Upstream, Mutex<Option<Sender<()>>>) {
+    let then = then.to_owned();
     let (send, next) = channel::<()>();
     let next = Mutex::new(Some(next));
     let upstream = Upstream::start(move |received| {
@@ -38,15 +29,35 @@ fn holding(first: &'static str, then: &'static str) -> (Upstream, Mutex<Option<S
             return Act::with(202, &[], "");
         }
         let wait = next.lock().unwrap().take().unwrap();
-        Act::Waits(first.into(), wait, then.into())
+        Act::Waits(first.into(), wait, then.clone().into())
     });
     (upstream, Mutex::new(Some(send)))
 }
 
 fn start(upstream: &Upstream, grace: Duration) -> Sidecar {
-    let mut setup = Setup::new(POLICY);
+    let mut setup = Setup::new(NOTES);
     setup.mcp.cancelled = grace;
     setup.start(upstream)
+}
+
+/// An agent whose call is with the upstream.
+fn called(upstream: &Upstream, sidecar: &Sidecar) -> Agent {
+    let mut agent = sidecar.agent();
+    let body = call("7", "create_note", json!({}), None);
+    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
+    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+    agent
+}
+
+/// An answer that comes after the call was cancelled, and what its agent is told.
+fn answered_late(answer: &str) -> (Upstream, Sidecar, Value) {
+    let (upstream, send) = holding("", &format!("{JSON_HEAD}{answer}"));
+    let sidecar = start(&upstream, Duration::from_secs(60));
+    let mut agent = called(&upstream, &sidecar);
+    post_with(&mut sidecar.agent(), &[SESSION], &cancelled("7"));
+    drop(send.lock().unwrap().take());
+    let told = agent.answer("POST").json();
+    (upstream, sidecar, told)
 }
 
 const JSON_HEAD: &str =
@@ -60,10 +71,7 @@ fn mcp_30_d14_a_cancelled_write_that_is_not_answered_is_unknown_before_its_time(
     for first in ["", JSON_HEAD, EVENTS_HEAD] {
         let (upstream, send) = holding(first, "");
         let sidecar = start(&upstream, Duration::ZERO);
-        let mut agent = sidecar.agent();
-        let body = call("7", "create_note", json!({}), None);
-        agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
-        until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+        let mut agent = called(&upstream, &sidecar);
 
         let notice = post_with(&mut sidecar.agent(), &[SESSION], &cancelled("7"));
         let answer = agent.answer("POST");
@@ -85,34 +93,18 @@ fn mcp_30_d14_a_cancelled_write_that_is_not_answered_is_unknown_before_its_time(
 
 #[test]
 fn mcp_30_an_answer_that_comes_after_all_counts() {
-    let then = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":[]}}";
-    let (upstream, send) = holding("", then);
-    let sidecar = start(&upstream, Duration::from_secs(60));
-    let mut agent = sidecar.agent();
-    let body = call("7", "create_note", json!({}), None);
-    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
-    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+    let then = r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}}"#;
+    let (_upstream, sidecar, told) = answered_late(then);
 
-    post_with(&mut sidecar.agent(), &[SESSION], &cancelled("7"));
-    drop(send.lock().unwrap().take());
-
-    assert_eq!(agent.answer("POST").json()["result"]["_meta"]["effect"]["outcome"], "accepted");
+    assert_eq!(told["result"]["_meta"]["effect"]["outcome"], "accepted");
     sidecar.wait_entries(&[("accepted", "")]);
 }
 
 #[test]
 fn mcp_30_an_error_that_answers_a_cancelled_write_was_not_seen_by_its_client() {
-    let then = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":0,\"message\":\"Request cancelled\"}}";
-    let (upstream, send) = holding("", then);
-    let sidecar = start(&upstream, Duration::from_secs(60));
-    let mut agent = sidecar.agent();
-    let body = call("7", "create_note", json!({}), None);
-    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
-    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
-
-    post_with(&mut sidecar.agent(), &[SESSION], &cancelled("7"));
-    drop(send.lock().unwrap().take());
-    assert_eq!(agent.answer("POST").json()["error"]["data"]["effect"]["outcome"], "unknown");
+    let then = r#"{"jsonrpc":"2.0","id":7,"error":{"code":0,"message":"Request cancelled"}}"#;
+    let (upstream, sidecar, told) = answered_late(then);
+    assert_eq!(told["error"]["data"]["effect"]["outcome"], "unknown");
     until("the end of the entry", || (sidecar.entries()[0].0 == "unknown").then_some(()));
     let body = call("8", "create_note", json!({}), None);
     let again = post_with(&mut sidecar.agent(), &[SESSION], &body).json();
@@ -127,10 +119,7 @@ fn mcp_30_nobody_cancels_what_is_not_theirs() {
     let then = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":[]}}";
     let (upstream, send) = holding("", then);
     let sidecar = start(&upstream, Duration::ZERO);
-    let mut agent = sidecar.agent();
-    let body = call("7", "create_note", json!({}), None);
-    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
-    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+    let mut agent = called(&upstream, &sidecar);
 
     let stranger = [SESSION, ("authorization", "Bearer other")];
     for (headers, id) in [
@@ -153,10 +142,7 @@ fn mcp_30_nobody_cancels_what_is_not_theirs() {
 fn mcp_30_a_session_that_ends_under_a_write_leaves_its_outcome_unknown() {
     let (upstream, send) = holding(EVENTS_HEAD, "");
     let sidecar = start(&upstream, Duration::ZERO);
-    let mut agent = sidecar.agent();
-    let body = call("7", "create_note", json!({}), None);
-    agent.send("POST", "/mcp", &[SESSION, ("content-type", "application/json")], &body);
-    until("the call is there", || (upstream.count("POST") == 1).then_some(()));
+    let mut agent = called(&upstream, &sidecar);
 
     let deleted = sidecar.agent().call("DELETE", "/mcp", &[SESSION], "");
 
@@ -174,7 +160,7 @@ fn mcp_20_a_session_that_ends_leaves_no_call_open_whose_answer_was_to_be_fetched
         "POST" => Act::events("id: e0\ndata:\n\n"),
         _ => Act::with(200, &[], ""),
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let body = call("7", "create_note", json!({}), None);
     post_with(&mut sidecar.agent(), &[SESSION], &body);
     sidecar.wait_entries(&[("begun", "")]);
@@ -194,7 +180,7 @@ fn mcp_30_36_a_call_that_is_cancelled_while_its_client_is_asked_is_not_made() {
         }
         Act::with(202, &[], "")
     });
-    let policy = POLICY.replace("    confirm: none\n", "");
+    let policy = NOTES.replace("    confirm: none\n", "");
     let sidecar = Sidecar::start(&policy, &upstream);
     let begin = json!({"capabilities": {"elicitation": {}}});
     post_with(&mut sidecar.agent(), &[], &request("1", "initialize", begin));

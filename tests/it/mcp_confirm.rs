@@ -147,6 +147,36 @@ fn mcp_33_no_is_no_and_a_client_without_forms_gets_the_refusal() {
     assert!(upstream.received().is_empty());
 }
 
+#[test]
+fn mcp_34_a_state_that_was_declined_confirms_nothing_afterwards() {
+    let upstream = upstream();
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut agent = sidecar.agent();
+    let answered = |agent: &mut Agent, state: &Value, answer: Value| {
+        let mut again = params("send_mail", true);
+        again["requestState"] = state.clone();
+        again["inputResponses"] = answer;
+        post_modern(agent, "2", again).json()
+    };
+    for no in [json!({"anvil.confirm": {"action": "decline"}}), accept(false)] {
+        let asked = post_modern(&mut agent, "1", params("send_mail", true)).json();
+        let state = &asked["result"]["requestState"];
+        let declined = answered(&mut agent, state, no.clone());
+        assert_eq!(envelope(&declined["result"])["error"]["code"], "confirmation_declined");
+
+        let late = answered(&mut agent, state, accept(true));
+
+        let error = &envelope(&late["result"])["error"];
+        assert_eq!(error["code"], "confirmation_mismatch", "{no}");
+        assert_eq!(error["details"]["mismatch"], "spent", "{no}");
+        assert!(upstream.received().is_empty());
+        assert!(sidecar.entries().is_empty(), "a refusal leaves no entry");
+    }
+    let asked = post_modern(&mut agent, "1", params("send_mail", true)).json();
+    let made = answered(&mut agent, &asked["result"]["requestState"], accept(true));
+    assert_eq!(made["result"]["_meta"]["effect"]["outcome"], "accepted", "a fresh one counts");
+}
+
 /// Begins a session whose client can show forms, or not.
 fn initialize(agent: &mut Agent, capabilities: Value) {
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities});

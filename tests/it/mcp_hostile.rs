@@ -4,30 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::mcp::{call, envelope, events, post, post_with, request};
+use crate::support::mcp::{DONE, NOTES, SESSION, call, envelope, events, post, post_with, request};
 use crate::support::wait::until;
 use crate::support::{Act, Agent, Sidecar, Upstream};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect: { class: irreversible, kind: create }
-    confirm: none
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
-"#;
-
-const SESSION: (&str, &str) = ("mcp-session-id", "s1");
-
 fn answers(events: &'static str) -> (Upstream, Sidecar) {
     let upstream = Upstream::start(move |_| Act::events(events));
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     (upstream, sidecar)
 }
 
@@ -78,7 +61,7 @@ fn mcp_5_an_answer_with_two_meanings_settles_nothing_as_accepted() {
     ];
     for answer in answers {
         let upstream = Upstream::start(move |_| Act::json(200, answer));
-        let sidecar = Sidecar::start(POLICY, &upstream);
+        let sidecar = Sidecar::start(NOTES, &upstream);
 
         post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None));
 
@@ -102,7 +85,7 @@ fn mcp_7_an_id_used_twice_in_flight_gives_each_call_its_own_answer() {
             None => Act::json(200, &text),
         }
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut first = sidecar.agent();
     let headers = [SESSION, ("content-type", "application/json")];
     first.send("POST", "/mcp", &headers, &call("1", "create_note", json!({"a": 1}), None));
@@ -131,7 +114,7 @@ fn mcp_7_an_old_answer_that_is_sent_again_is_not_the_answer_to_a_later_call_with
             _ => Act::events("id: e2\ndata:\n\n"),
         }
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let make = |n: i32| {
         let body = call("1", "create_note", json!({"n": n}), None);
         post_with(&mut sidecar.agent(), &[SESSION], &body).text()
@@ -155,7 +138,7 @@ fn mcp_19_an_event_without_end_is_not_held_and_tells_nothing() {
         pieces.extend((0..80).map(|_| vec![b'x'; 64 * 1024]));
         Act::Pieces(pieces)
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
 
     let read = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None));
     let write = post(&mut sidecar.agent(), &call("2", "create_note", json!({}), None));
@@ -185,10 +168,10 @@ fn standing_streams_take_a_place_each_and_give_it_back() {
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: open\n\n";
                 return Act::Waits(head.into(), wait, Vec::new());
             }
-            Act::json(200, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#)
+            Act::json(200, DONE)
         })
     };
-    let mut setup = crate::support::sidecar::Setup::new(POLICY);
+    let mut setup = crate::support::sidecar::Setup::new(NOTES);
     setup.places = 300;
     let sidecar = setup.start(&upstream);
     let mut streams = Vec::new();
@@ -232,7 +215,7 @@ fn mcp_26_a_list_that_changes_under_a_call_makes_nothing_milder() {
         };
         Act::json(200, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
 
     let pages: Vec<Value> =
@@ -251,9 +234,8 @@ fn mcp_26_a_list_that_changes_under_a_call_makes_nothing_milder() {
 
 #[test]
 fn mcp_8_bytes_that_are_no_message_are_refused_and_the_connection_lives() {
-    let upstream =
-        Upstream::start(|_| Act::json(200, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let upstream = Upstream::start(|_| Act::json(200, DONE));
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent: Agent = sidecar.agent();
     let one = call("1", "create_note", json!({}), None);
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));

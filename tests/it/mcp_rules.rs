@@ -2,29 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::support::mcp::{call, envelope, events, modern, post, post_modern, post_with, request};
+use crate::support::mcp::{
+    DONE, NOTES, SESSION, call, envelope, events, modern, post, post_modern, post_with, request,
+};
 use crate::support::{Act, Agent, Sidecar, Upstream};
-
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect: { class: irreversible, kind: create }
-    confirm: none
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
-  notes.purge:
-    match: { tool: purge }
-    effect: { class: irreversible, kind: delete }
-    confirm: human
-"#;
-
-const SESSION: (&str, &str) = ("mcp-session-id", "s1");
 
 fn upstream() -> Upstream {
     Upstream::start(|received| {
@@ -52,7 +33,7 @@ fn calls(upstream: &Upstream) -> usize {
 #[test]
 fn mcp_2_a_mirrored_header_decides_nothing() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let headers = [("mcp-method", "ping"), ("mcp-name", "read_note")];
 
     let answer =
@@ -65,7 +46,7 @@ fn mcp_2_a_mirrored_header_decides_nothing() {
 #[test]
 fn mcp_11_no_batch_of_any_revision_reaches_a_tool() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let one = call("1", "create_note", json!({}), None);
     for version in ["2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"] {
         for batch in [format!("[{one}]"), format!(" [[{one}]]"), format!("[{one},{one}]")] {
@@ -85,7 +66,7 @@ fn mcp_18_a_stream_keeps_its_headers_and_no_coding_is_added() {
                 .to_vec(),
         )
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     for tool in ["read_note", "create_note"] {
         let headers = [("accept-encoding", "gzip, zstd")];
         let body = call("1", tool, json!({}), None);
@@ -108,7 +89,7 @@ fn mcp_25_a_refusal_has_no_structured_content_and_an_upstreams_own_stays() {
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true,"structuredContent":{"n":1.0}}}"#,
         )
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
 
     let refused = post(&mut agent, &call("1", "delete_note", json!({}), None)).json();
@@ -122,7 +103,7 @@ fn mcp_25_a_refusal_has_no_structured_content_and_an_upstreams_own_stays() {
 fn mcp_28_what_is_said_of_tools_is_the_same_on_every_connection() {
     let page = r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"delete_note","inputSchema":{"type":"object"}},{"name":"other"}],"nextCursor":"","ttlMs":5}}"#;
     let upstream = Upstream::start(move |_| Act::json(200, page));
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let list = || post(&mut sidecar.agent(), &request("1", "tools/list", json!({}))).text();
 
     assert_eq!(list(), list());
@@ -137,7 +118,7 @@ fn mcp_29_progress_is_the_upstreams_alone() {
             "{progress}{progress}data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"content\":[]}}}}\n\n"
         ))
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let meta = Some(json!({"progressToken": "t"}));
 
     let body = call("1", "create_note", json!({}), meta);
@@ -159,7 +140,7 @@ fn mcp_30_a_modern_client_that_leaves_after_the_dispatch_leaves_a_known_outcome(
         );
         Act::After(next.lock().unwrap().take().unwrap(), Box::new(answer))
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let params = json!({"name": "create_note", "arguments": {}, "_meta": modern(false)});
     let headers = [
@@ -181,7 +162,7 @@ fn mcp_30_a_modern_client_that_leaves_after_the_dispatch_leaves_a_known_outcome(
 #[test]
 fn mcp_37_38_a_clients_yes_is_no_persons_decision() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let accept = json!({"anvil.confirm": {"action": "accept", "content": {"confirm": true}}});
 
@@ -209,7 +190,7 @@ fn mcp_37_38_a_clients_yes_is_no_persons_decision() {
 #[test]
 fn mcp_41_the_trace_goes_on_untouched() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let meta = Some(json!({"traceparent": trace, "tracestate": "a=b", "baggage": "c=d"}));
     let headers = [("traceparent", trace), ("tracestate", "a=b")];
@@ -225,7 +206,7 @@ fn mcp_41_the_trace_goes_on_untouched() {
 #[test]
 fn mcp_43_44_a_call_as_a_task_is_gated_like_any_and_we_make_no_tasks() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let params = json!({"name": "delete_note", "arguments": {}, "task": {"ttl": 60000}});
 
     let answer = post(&mut sidecar.agent(), &request("1", "tools/call", params)).json();
@@ -248,7 +229,7 @@ fn mcp_45_a_question_comes_before_the_task() {
         };
         Act::json(200, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let mut params = json!({"name": "create_note", "arguments": {}, "_meta": modern(true)});
 
@@ -266,16 +247,14 @@ fn mcp_45_a_question_comes_before_the_task() {
 fn mcp_48_credentials_and_what_is_said_of_them_pass_as_they_are() {
     let upstream = Upstream::start(|received| match received.header("authorization") {
         _ if received.target.starts_with("/.well-known/") => Act::json(200, r#"{"resource":"r"}"#),
-        Some("Bearer good") => {
-            Act::json(200, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#)
-        }
+        Some("Bearer good") => Act::json(200, DONE),
         _ => Act::with(
             401,
             &[("www-authenticate", "Bearer resource_metadata=\"https://a/.well-known/x\"")],
             "",
         ),
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let body = call("1", "create_note", json!({}), None);
 
@@ -294,7 +273,7 @@ fn mcp_48_credentials_and_what_is_said_of_them_pass_as_they_are() {
 #[test]
 fn mcp_49_a_caller_is_its_credential_whatever_its_session() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let make = |agent: &mut Agent, bearer: &str, session: &str| {
         let headers = [("authorization", bearer), ("mcp-session-id", session)];
         let meta = Some(json!({"idempotency_key": "k1"}));
@@ -317,7 +296,7 @@ fn mcp_49_a_caller_is_its_credential_whatever_its_session() {
 fn d12_an_upstream_without_a_standing_stream_says_so_itself() {
     for status in [404, 405, 406] {
         let upstream = Upstream::start(move |_| Act::with(status, &[("allow", "POST")], "no"));
-        let sidecar = Sidecar::start(POLICY, &upstream);
+        let sidecar = Sidecar::start(NOTES, &upstream);
 
         let answer =
             sidecar.agent().call("GET", "/mcp", &[("accept", "text/event-stream"), SESSION], "");
@@ -335,7 +314,7 @@ fn d13_a_session_id_is_opaque_both_ways() {
         let text = json!({"jsonrpc": "2.0", "id": message["id"], "result": {}}).to_string();
         Act::with(200, &[("content-type", "application/json"), ("mcp-session-id", id)], &text)
     });
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
 
     let begun = post(&mut agent, &request("1", "initialize", json!({"capabilities": {}})));
@@ -348,7 +327,7 @@ fn d13_a_session_id_is_opaque_both_ways() {
 #[test]
 fn d16_an_unknown_version_is_the_upstreams_to_judge_and_gates_nothing_less() {
     let upstream = upstream();
-    let sidecar = Sidecar::start(POLICY, &upstream);
+    let sidecar = Sidecar::start(NOTES, &upstream);
     let mut agent = sidecar.agent();
     let name = "mcp-protocol-version";
     for version in ["1900-01-01", "not-a-version"] {
@@ -379,7 +358,7 @@ fn d18_an_error_on_the_stream_is_the_answer() {
                 "id: e1\ndata: {{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{{\"code\":{code},\"message\":\"m\"}}}}\n\n"
             ))
         });
-        let sidecar = Sidecar::start(POLICY, &upstream);
+        let sidecar = Sidecar::start(NOTES, &upstream);
 
         let text = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None)).text();
 
@@ -392,17 +371,11 @@ fn d18_an_error_on_the_stream_is_the_answer() {
     }
 }
 
-/// What elicited answers to questions that another process asked come to: the one that hears them
-/// forgets them, and the one that waits refuses in time, with the token that makes the call anywhere.
-#[test]
-fn mcp_36_an_answer_that_reaches_another_process_makes_no_call_and_leaves_a_way_on() {
-    let upstream = upstream();
-    let mut setup = crate::support::sidecar::Setup::new(POLICY);
-    setup.mcp.question = std::time::Duration::from_millis(300);
-    let (asking, other) = (setup.start(&upstream), Sidecar::start(POLICY, &upstream));
+/// An agent whose call is held while its client is asked.
+fn held(sidecar: &Sidecar) -> Agent {
     let capabilities = json!({"capabilities": {"elicitation": {}}});
-    post(&mut asking.agent(), &request("1", "initialize", capabilities));
-    let mut agent = asking.agent();
+    post(&mut sidecar.agent(), &request("1", "initialize", capabilities));
+    let mut agent = sidecar.agent();
     let headers = [
         SESSION,
         ("content-type", "application/json"),
@@ -410,23 +383,41 @@ fn mcp_36_an_answer_that_reaches_another_process_makes_no_call_and_leaves_a_way_
     ];
     agent.send("POST", "/mcp", &headers, &call("7", "delete_note", json!({}), None));
     assert_eq!(agent.head().unwrap().status, 200);
+    agent
+}
+
+/// What ends the stream of a held call; what is done where its question stands.
+fn told(agent: &mut Agent, at_question: impl Fn(&Value)) -> Value {
     let mut lines = Vec::new();
     while let Some(line) = agent.line() {
         lines.push(line.clone());
         if let Some(question) = line.strip_prefix("data: ").filter(|line| line.contains("anvil-")) {
-            let question: Value = serde_json::from_str(question).unwrap();
-            let heard = json!({"jsonrpc": "2.0", "id": question["id"],
-                "result": {"action": "accept", "content": {"confirm": true}}});
-            let answer = post_with(&mut other.agent(), &[SESSION], &heard.to_string());
-            assert_eq!((answer.status, answer.text().as_str()), (202, ""));
+            at_question(&serde_json::from_str(question).unwrap());
         }
         if line == "0\r\n" {
             break;
         }
     }
+    events(&lines.concat()).pop().unwrap()
+}
+
+/// What elicited answers to questions that another process asked come to: the one that hears them
+/// forgets them, and the one that waits refuses in time, with the token that makes the call anywhere.
+#[test]
+fn mcp_36_an_answer_that_reaches_another_process_makes_no_call_and_leaves_a_way_on() {
+    let upstream = upstream();
+    let mut setup = crate::support::sidecar::Setup::new(NOTES);
+    setup.mcp.question = std::time::Duration::from_millis(300);
+    let (asking, other) = (setup.start(&upstream), Sidecar::start(NOTES, &upstream));
+    let mut agent = held(&asking);
+    let answer = told(&mut agent, |question| {
+        let heard = json!({"jsonrpc": "2.0", "id": question["id"],
+            "result": {"action": "accept", "content": {"confirm": true}}});
+        let answer = post_with(&mut other.agent(), &[SESSION], &heard.to_string());
+        assert_eq!((answer.status, answer.text().as_str()), (202, ""));
+    });
 
     assert_eq!(calls(&upstream), 0);
-    let answer = events(&lines.concat()).pop().unwrap();
     assert_eq!(answer["id"], 7);
     let error = &envelope(&answer["result"])["error"];
     assert_eq!(error["code"], "confirmation_required");
@@ -449,41 +440,20 @@ fn mcp_36_a_call_whose_session_or_process_ends_is_not_made_and_its_client_is_tol
                 Act::with(200, &headers, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#)
             }
         });
-        let sidecar = Sidecar::start(POLICY, &upstream);
-        let capabilities = json!({"capabilities": {"elicitation": {}}});
-        let initialize = request("1", "initialize", capabilities);
-        post(&mut sidecar.agent(), &initialize);
-        let mut agent = sidecar.agent();
-        let headers = [
-            SESSION,
-            ("content-type", "application/json"),
-            ("accept", "application/json, text/event-stream"),
-        ];
-        agent.send("POST", "/mcp", &headers, &call("7", "delete_note", json!({}), None));
-        assert_eq!(agent.head().unwrap().status, 200);
-        let mut lines = Vec::new();
-        while let Some(line) = agent.line() {
-            lines.push(line.clone());
-            if let Some(question) = line.strip_prefix("data: ").filter(|l| l.contains("anvil-")) {
-                if is_deleted {
-                    let ended = sidecar.agent().call("DELETE", "/mcp", &[SESSION], "");
-                    assert_eq!(ended.status, 204);
-                } else {
-                    sidecar.shared.tasks.hurry();
-                }
-                let question: Value = serde_json::from_str(question).unwrap();
-                let heard = json!({"jsonrpc": "2.0", "id": question["id"],
-                    "result": {"action": "accept", "content": {"confirm": true}}});
-                if is_deleted {
-                    post_with(&mut sidecar.agent(), &[SESSION], &heard.to_string());
-                }
+        let sidecar = Sidecar::start(NOTES, &upstream);
+        let mut agent = held(&sidecar);
+        let answer = told(&mut agent, |question| {
+            if !is_deleted {
+                sidecar.shared.tasks.hurry();
+                return;
             }
-            if line == "0\r\n" {
-                break;
-            }
-        }
+            let ended = sidecar.agent().call("DELETE", "/mcp", &[SESSION], "");
+            assert_eq!(ended.status, 204);
+            let heard = json!({"jsonrpc": "2.0", "id": question["id"],
+                "result": {"action": "accept", "content": {"confirm": true}}});
+            post_with(&mut sidecar.agent(), &[SESSION], &heard.to_string());
+        });
 
-        let answer = events(&lines.concat()).pop().unwrap();
         assert_eq!(answer["id"], 7, "{is_deleted}");
         let error = &envelope(&answer["result"])["error"];
         assert_eq!(error["code"], "confirmation_required", "{is_deleted}");

@@ -1,27 +1,16 @@
 //! A slow agent slows its upstream: nothing is held for it without bound.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
-use crate::support::mcp::{call, events, post, request};
+use crate::support::mcp::{NOTES, SESSION, call, events, post, request};
 use crate::support::sidecar::Setup;
+use crate::support::upstream::read_request;
 use crate::support::{Agent, Sidecar};
-
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect: { class: irreversible, kind: create }
-    confirm: none
-"#;
 
 const ANSWER: &str = "data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":[]}}\n\n";
 /// All that a stream has to give.
@@ -66,8 +55,8 @@ fn notice() -> String {
 fn serve(stream: TcpStream, count: &AtomicUsize) {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
-    while let Some(body) = read_request(&mut reader) {
-        if body.contains("\"ping\"") {
+    while let Some(received) = read_request(&mut reader) {
+        if received.text().contains("\"ping\"") {
             let pong = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
             writer.write_all(format!("{head} {}\r\n\r\n{pong}", pong.len()).as_bytes()).unwrap();
@@ -86,27 +75,6 @@ fn serve(stream: TcpStream, count: &AtomicUsize) {
         let _gone = writer.write_all(ANSWER.as_bytes());
         return;
     }
-}
-
-/// The body of a request; empty for a GET.
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        let line = line.trim_end().to_ascii_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    String::from_utf8(body).ok()
 }
 
 /// What the upstream got rid of once it gets rid of nothing more, while other calls of the same
@@ -131,7 +99,7 @@ fn ask(sidecar: &Sidecar, method: &str, body: &str) -> Agent {
     let headers = [
         ("content-type", "application/json"),
         ("accept", "application/json, text/event-stream"),
-        ("mcp-session-id", "s1"),
+        SESSION,
     ];
     agent.send(method, "/mcp", &headers, body);
     agent
@@ -145,7 +113,7 @@ fn architecture_2_5_a_slow_agent_slows_the_upstream_of_every_kind_of_stream() {
         ("a standing stream", "GET", String::new()),
     ] {
         let upstream = Flood::start();
-        let mut setup = Setup::new(POLICY);
+        let mut setup = Setup::new(NOTES);
         // A write's agent does not count as gone before this test is over.
         setup.mcp.stall = std::time::Duration::from_secs(3600);
         let sidecar = setup.start_at(upstream.address);

@@ -9,7 +9,8 @@ use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
 use crate::ledger::{
-    Begin, Begun, Broken, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Stored,
+    Begin, Begun, Broken, Finish, LedgerError, Look, Note, Part, Priors, Reason, Settled, Spend,
+    Stored,
 };
 
 use super::{Pending, Shared};
@@ -129,6 +130,8 @@ pub(in crate::ledger) enum Write {
     },
     Redact(Box<Redact>, Reply<Settled>),
     Settle(Box<Settle>, Reply<Settled>),
+    /// Uses a confirmation up for nothing.
+    Spend(Spend, Reply<()>),
     TookBack(Box<TookBack>, Reply<Settled>),
     Withdraw {
         entry: EntryId,
@@ -242,7 +245,8 @@ pub(in crate::ledger) fn acknowledge(write: Write, done: Done, shared: &Shared) 
         (
             Write::Acknowledge(_, reply)
             | Write::Finish(_, Some(reply), _)
-            | Write::Heartbeat(_, reply),
+            | Write::Heartbeat(_, reply)
+            | Write::Spend(_, reply),
             _,
         ) => {
             tell(reply, Ok(()));
@@ -266,7 +270,8 @@ pub(in crate::ledger) fn refuse(write: Write, error: LedgerError) {
         Write::Begin(_, reply, _) => tell(reply, Err(error)),
         Write::Acknowledge(_, reply)
         | Write::Finish(_, Some(reply), _)
-        | Write::Heartbeat(_, reply) => {
+        | Write::Heartbeat(_, reply)
+        | Write::Spend(_, reply) => {
             tell(reply, Err(error));
         }
         Write::Note(_, reply)
@@ -314,6 +319,7 @@ pub(in crate::ledger) fn is_urgent(write: &Write) -> bool {
         | Write::Prune { .. }
         | Write::Redact(..)
         | Write::Settle(..)
+        | Write::Spend(..)
         | Write::TookBack(..) => true,
         Write::Finish(_, reply, _) => reply.is_some(),
         Write::Delivered { .. } | Write::Withdraw { .. } => false,
@@ -336,6 +342,7 @@ pub(in crate::ledger) fn pages(write: &Write) -> usize {
         | Write::Note(..)
         | Write::Redact(..)
         | Write::Settle(..)
+        | Write::Spend(..)
         | Write::TookBack(..)
         | Write::Withdraw { .. } => PAGES,
     }

@@ -371,6 +371,7 @@ impl Writer {
             Write::Prune { before_ms, now_ms } => store.prune(*before_ms, *now_ms),
             Write::Redact(redact, _) => store.redact(redact),
             Write::Settle(settle, _) => store.settle(settle),
+            Write::Spend(spend, _) => store.spend(*spend).map(|_is_first| Done::Written),
             Write::TookBack(took_back, _) => store.took_back(took_back),
             Write::Withdraw { entry, attempt, now_ms } => store.withdraw(*entry, *attempt, *now_ms),
         }
@@ -519,6 +520,7 @@ impl Writer {
             | Write::Prune { .. }
             | Write::Redact(..)
             | Write::Settle(..)
+            | Write::Spend(..)
             | Write::TookBack(..) => {
                 refuse(write, error);
             }

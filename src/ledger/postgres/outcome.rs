@@ -94,6 +94,11 @@ impl Plan<'_> {
                 }
                 Write::Note(note, _) => Some(self.note(note, pipe)?),
                 Write::Settle(settle, _) => Some(self.settle(settle, pipe)?),
+                Write::Spend(spend, _) => {
+                    let (ends, nonces) = (vec![spend.expires_ms], vec![spend.nonce.to_vec()]);
+                    pipe.add(sql::SPEND, vec![Box::new(ends), Box::new(nonces)]);
+                    Some(Done::Written)
+                }
                 Write::TookBack(took_back, _) => Some(self.took_back(took_back, pipe)?),
                 Write::Withdraw { entry, attempt, now_ms } => {
                     // It may never have been written.

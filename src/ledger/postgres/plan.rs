@@ -174,7 +174,8 @@ impl<'a> Plan<'a> {
                 | Write::Delivered { .. }
                 | Write::Heartbeat(..)
                 | Write::Prune { .. }
-                | Write::Redact(..) => {}
+                | Write::Redact(..)
+                | Write::Spend(..) => {}
             }
         }
         plan.named.sort_unstable();

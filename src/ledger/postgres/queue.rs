@@ -105,6 +105,7 @@ impl Queue {
             | Write::Prune { .. }
             | Write::Redact(..)
             | Write::Settle(..)
+            | Write::Spend(..)
             | Write::TookBack(..)
             | Write::Withdraw { .. } => {}
         }
@@ -151,6 +152,7 @@ impl Queue {
             | Write::Prune { .. }
             | Write::Redact(..)
             | Write::Settle(..)
+            | Write::Spend(..)
             | Write::TookBack(..) => {
                 refuse(write, error);
             }
@@ -280,6 +282,7 @@ pub(super) fn is_lazy(write: &Write) -> bool {
         | Write::Prune { .. }
         | Write::Redact(..)
         | Write::Settle(..)
+        | Write::Spend(..)
         | Write::TookBack(..) => false,
     }
 }
@@ -297,6 +300,7 @@ fn touches(write: &Write) -> [Option<EntryId>; 2] {
         Write::Acknowledge(..)
         | Write::Delivered { .. }
         | Write::Heartbeat(..)
-        | Write::Prune { .. } => [None, None],
+        | Write::Prune { .. }
+        | Write::Spend(..) => [None, None],
     }
 }

@@ -508,6 +508,7 @@ impl Writer {
                 | Write::Prune { .. }
                 | Write::Redact(..)
                 | Write::Settle(..)
+                | Write::Spend(..)
                 | Write::TookBack(..) => refuse(write, error),
                 Write::Delivered { .. } | Write::Finish(..) | Write::Withdraw { .. } => {
                     kept.push(write);

@@ -139,6 +139,23 @@ async fn a_confirmation_is_used_once_and_survives_a_restart(store: Store) {
     assert_eq!(bench.by_digest(&other).await, None, "nothing was written");
 }
 
+async fn a_confirmation_that_was_declined_confirms_nothing_after_a_restart_either(store: Store) {
+    let mut bench = Bench::new(store);
+    let spend = Spend { nonce: [5; 16], expires_ms: 600_000 };
+    for _ in 0..2 {
+        assert_eq!(bench.ledger.spend(spend).await, Ok(()));
+    }
+    let begin = || Begin { spend: Some(spend), ..Call::default().begin() };
+    assert_eq!(bench.ledger.begin(begin()).await, Ok(Begun::Spent));
+    bench.restart().await;
+
+    assert_eq!(bench.ledger.begin(begin()).await, Ok(Begun::Spent));
+    assert_eq!(bench.by_digest(&Call::default()).await, None, "no entry was made");
+    let other = Some(Spend { nonce: [6; 16], ..spend });
+    let made = bench.ledger.begin(Begin { spend: other, ..Call::default().begin() }).await;
+    assert_eq!(made, Ok(Begun::Started { attempt: 1 }));
+}
+
 async fn not_sent_gives_the_confirmation_back(store: Store) {
     let bench = Bench::new(store);
     let call = Call { key: Some("k1"), ..Call::default() };
@@ -449,6 +466,7 @@ on_both_stores! {
     an_open_entry_of_a_strong_principal_shows_to_nobody_else,
     a_staged_call_and_the_real_one_are_no_repeats_of_each_other,
     a_confirmation_is_used_once_and_survives_a_restart,
+    a_confirmation_that_was_declined_confirms_nothing_after_a_restart_either,
     not_sent_gives_the_confirmation_back,
     f8_a_rejected_entry_runs_again_as_its_next_attempt,
     a_rerun_under_another_key_is_found_by_both,

@@ -8,10 +8,11 @@ use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
 use crate::contract::path::{Request, Scope};
 use crate::http::body::has_case_twin;
+use crate::ledger::Spend;
 use crate::mcp::catalog::CONFIRM;
 use crate::mcp::request::{Heard, Round, Rounds, ToolCall};
-use crate::pipeline::choose::{Chosen, tool_fault};
-use crate::pipeline::confirmation::{PREFIX, STATE_PREFIX};
+use crate::pipeline::choose::{Chosen, known, tool_fault};
+use crate::pipeline::confirmation::{Nonce, PREFIX, STATE_PREFIX};
 use crate::pipeline::live::Live;
 use crate::pipeline::places::{Read, is_decided_by_twins};
 use crate::pipeline::rounds::State;
@@ -20,6 +21,12 @@ use crate::policy::{Choice, Found, choose};
 
 /// Said of a tool that is not as its policy pins it.
 pub const UNPINNED: &str = "the tool's live input schema does not match schema_sha256";
+
+/// A refusal of a tool's call of which nothing but the tool is known: it names the operation, if the
+/// tool can be only one.
+pub fn refused_tool(live: &Live, tool: &str, refusal: Refusal) -> Box<Refused> {
+    known(live, live.snapshot.find_tool(tool).as_slice(), refusal)
+}
 
 impl<R> Select<R> {
     pub(super) async fn tool(
@@ -39,8 +46,8 @@ impl<R> Select<R> {
         };
         match (&state.asked, call.heard()) {
             (Some(answer), Some(Heard::Accepted)) => control.confirm = Some(answer.clone()),
-            (Some(_), Some(Heard::Declined)) => {
-                return Err(chosen.refused(Refusal::ConfirmationDeclined));
+            (Some(answer), Some(Heard::Declined)) => {
+                return Err(chosen.refused(self.declined(answer).await));
             }
             (Some(_), None) | (None, _) => {}
         }
@@ -141,6 +148,24 @@ impl<R> Select<R> {
             write.continues = continues;
         }
         Ok(selected)
+    }
+
+    /// The client was asked and said no: what a yes would have stood for confirms nothing any more.
+    async fn declined(&self, answer: &Confirmation) -> Refusal {
+        let nonce = match answer {
+            Confirmation::Token(token) => self.shared.sealer.nonce(token),
+            Confirmation::Word => None,
+        };
+        let Some(Nonce { nonce, expires_ms }) = nonce else {
+            return Refusal::ConfirmationDeclined;
+        };
+        match self.shared.ledger.spend(Spend { nonce, expires_ms }).await {
+            Ok(()) => Refusal::ConfirmationDeclined,
+            Err(error) => {
+                tracing::warn!(%error, "a confirmation was declined, and that could not be kept");
+                Refusal::LedgerUnavailable
+            }
+        }
     }
 
     /// What our own state in a call's `requestState` holds; the call goes on with what it stood for.

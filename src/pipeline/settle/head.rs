@@ -11,8 +11,9 @@ use crate::contract::report::MAX_HEADER;
 use crate::http::body::{essence, is_json};
 use crate::http::headers::{sift_answer, sift_trailers};
 use crate::ledger;
-use crate::mcp::answer::{Answer, Reports};
-use crate::pipeline::Shared;
+use crate::mcp::answer::Answer;
+use crate::mcp::jsonrpc::Id;
+use crate::pipeline::{Shared, unseen};
 
 /// An MCP answer of ours: HTTP 200 and one JSON message.
 pub fn json_response(text: String) -> Response<Body> {
@@ -28,11 +29,11 @@ pub(super) fn spliced(
     shared: &Shared,
     mut parts: Parts,
     answer: &Answer,
+    id: &Id,
     report: &str,
-    reports: Reports,
     held: Collected,
 ) -> Response<Body> {
-    let spliced = answer.with_report_as(report, reports);
+    let spliced = answer.with_report_as(report, shared.settings.mcp.reports);
     if let Some(reason) = spliced.unplaced {
         tracing::debug!(reason, "the report could not be put into the answer");
         let mut ascii = String::with_capacity(report.len());
@@ -42,9 +43,9 @@ pub(super) fn spliced(
         {
             parts.headers.insert(shared.settings.report_header.clone(), value);
         }
-    } else {
-        void_old_body(&mut parts.headers);
+        return unseen::unclaimed(shared, parts, held, id);
     }
+    void_old_body(&mut parts.headers);
     let body: Bytes = spliced.body;
     Response::from_parts(parts, Body::full(body).hold(held))
 }

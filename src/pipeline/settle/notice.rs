@@ -2,7 +2,7 @@
 //!
 //! These are answers, not refusals. On plain HTTP they are 502 or 504 with a problem body; over MCP a
 //! result with `isError` (standards MCP-22). The text says whether anything may have happened and what to
-//! do next.
+//! do next; `details.reason` is `timeout` where HTTP says 504, and `shutdown` where it says 503.
 
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -15,6 +15,12 @@ use crate::mcp::Era;
 use crate::mcp::jsonrpc::Id;
 use crate::mcp::reply::{self, Envelope};
 use crate::upstream::{LostReason, NotSentReason};
+
+/// Said in the details where a clock ran out: over MCP there is no status that would say it.
+const TIMEOUT: &str = ",\"reason\":\"timeout\"";
+
+/// Said in the details where the process ends first.
+const SHUTDOWN: &str = ",\"reason\":\"shutdown\"";
 
 /// See the module's page.
 #[derive(Debug)]
@@ -54,7 +60,9 @@ impl Notice {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Self::ReadLost(reason) | Self::WriteLost(reason) => match reason {
-                LostReason::HeadTimeout | LostReason::TotalTimeout => StatusCode::GATEWAY_TIMEOUT,
+                LostReason::BodyTimeout | LostReason::HeadTimeout | LostReason::TotalTimeout => {
+                    StatusCode::GATEWAY_TIMEOUT
+                }
                 LostReason::Protocol | LostReason::RequestBody | LostReason::Reset => {
                     StatusCode::BAD_GATEWAY
                 }
@@ -122,6 +130,11 @@ impl Notice {
         if let Some(entry) = entry {
             json.push_str(",\"entry\":");
             write_string(&entry.to_string(), &mut json);
+        }
+        match self.status() {
+            StatusCode::GATEWAY_TIMEOUT => json.push_str(TIMEOUT),
+            StatusCode::SERVICE_UNAVAILABLE => json.push_str(SHUTDOWN),
+            _ => {}
         }
         json.push('}');
         json

@@ -55,7 +55,7 @@ impl Case {
                     && disposition == Disposition::Accepted
                     && is_cut_json(collected.bytes())
                 {
-                    return self.cut_answer(Cause::TruncatedBody, elapsed);
+                    return self.cut_answer(Partial::Broken, elapsed);
                 }
                 let doc = (is_readable && !is_partial)
                     .then(|| Doc::parse(collected.bytes().clone()).ok())
@@ -80,14 +80,8 @@ impl Case {
             Prefix::Partial { body, why } => {
                 let is_cut = matches!(why, Partial::Broken | Partial::Idle);
                 if is_cut && disposition == Disposition::Accepted {
-                    let cause = match why {
-                        Partial::Idle => Cause::Timeout,
-                        Partial::Broken | Partial::Budget | Partial::TooLarge => {
-                            Cause::TruncatedBody
-                        }
-                    };
                     drop(body);
-                    return self.cut_answer(cause, elapsed);
+                    return self.cut_answer(why, elapsed);
                 }
                 // A call that worked is not turned into an error because its proof is long.
                 let evidence = Evidence {
@@ -103,10 +97,11 @@ impl Case {
         }
     }
 
-    /// The answer to a call that was accepted broke off.
-    fn cut_answer(&self, cause: Cause, elapsed: Duration) -> Settled {
+    /// An answer broke off, or a clock ended it.
+    pub(super) fn cut_answer(&self, why: Partial, elapsed: Duration) -> Settled {
+        let (cause, reason) = lost_by(why);
         let conclusion = conclude(self, &Dispatched::lost(cause), None);
-        self.noticed(&Notice::WriteLost(LostReason::Reset), conclusion, elapsed)
+        self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
     }
 
     /// Over gRPC the answer is held up to its end, which says what came of the call. One that is too
@@ -129,16 +124,8 @@ impl Case {
                 };
                 (body.hold(collected), end)
             }
-            Prefix::Partial { why: Partial::Broken, .. } => {
-                let conclusion =
-                    conclude(self.as_ref(), &Dispatched::lost(Cause::TruncatedBody), None);
-                let notice = Notice::WriteLost(LostReason::Reset);
-                return self.noticed(&notice, conclusion, elapsed);
-            }
-            Prefix::Partial { why: Partial::Idle, .. } => {
-                let conclusion = conclude(self.as_ref(), &Dispatched::lost(Cause::Timeout), None);
-                let notice = Notice::WriteLost(LostReason::TotalTimeout);
-                return self.noticed(&notice, conclusion, elapsed);
+            Prefix::Partial { why: why @ (Partial::Broken | Partial::Idle), .. } => {
+                return self.cut_answer(why, elapsed);
             }
             Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => (body, None),
         };
@@ -153,5 +140,15 @@ impl Case {
         };
         let conclusion = conclude(self.as_ref(), &Dispatched::answered(disposition, status), None);
         self.answered(Response::from_parts(parts, body), conclusion, None, elapsed)
+    }
+}
+
+/// How an answer that was not read to its end was lost: for the ledger, and for the agent.
+pub(super) fn lost_by(why: Partial) -> (Cause, LostReason) {
+    match why {
+        Partial::Idle => (Cause::Timeout, LostReason::BodyTimeout),
+        Partial::Broken | Partial::Budget | Partial::TooLarge => {
+            (Cause::TruncatedBody, LostReason::Reset)
+        }
     }
 }

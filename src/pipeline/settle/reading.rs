@@ -8,6 +8,7 @@ use http::{HeaderValue, Response};
 
 use super::head::{Asked, is_encoded, is_endless, is_event_stream, pass_headers, passed, spliced};
 use super::notice::Notice;
+use super::plain::lost_by;
 use crate::call::Payload;
 use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Class;
@@ -21,7 +22,7 @@ use crate::metrics::Decision;
 use crate::pipeline::dispatch::Observation;
 use crate::pipeline::live::{Matched, Metered};
 use crate::pipeline::stream::{self, Rewrite, Watched};
-use crate::pipeline::{Read, Reply, Shared};
+use crate::pipeline::{Read, Reply, Shared, unseen};
 use crate::upstream::{LostReason, Sent};
 
 /// What the report of a read needs once the read itself is sent.
@@ -141,6 +142,7 @@ impl About {
             metrics: Metered::Matched(Arc::clone(&self.matched)),
             class: Class::Read,
             upstream: elapsed,
+            outcome: None,
             elsewhere: None,
         }
     }
@@ -153,7 +155,8 @@ impl About {
         }
     }
 
-    /// A read tool's answer with its report in it. What cannot be read passes untouched.
+    /// A read tool's answer with its report in it. What refuses and is no message, and what is too long
+    /// to be held, passes with the report in a header.
     async fn tool_answer(&self, shared: &Shared, reading: Reading) -> Response<Body> {
         let Reading { parts, body, id, era, .. } = reading;
         let id = &id;
@@ -164,10 +167,21 @@ impl About {
             parts.headers.insert(name, self.report().to_header(MAX_HEADER));
             parts
         };
-        if is_event_stream(&parts.headers) {
+        let is_stream = is_event_stream(&parts.headers);
+        let is_message = is_stream || is_json(essence(&parts.headers));
+        if (!is_message || is_encoded(&parts.headers)) && parts.status.is_success() {
+            // No revision has such an answer; a client that reads it all the same would find in it
+            // what we have not seen.
+            return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
+        }
+        if !is_message || is_encoded(&parts.headers) {
+            return unseen::untold(shared, in_header(parts), body, id).await;
+        }
+        if is_stream {
             // An event that cannot be read passes, and the head is out by then.
             let parts = in_header(parts);
-            let lost = Notice::ReadLost(LostReason::Reset).message(id, era, &report);
+            let lost = |reason| Notice::ReadLost(reason).message(id, era, &report);
+            let (cut, late) = (lost(LostReason::Reset), lost(LostReason::BodyTimeout));
             let odd = Notice::ReadLost(LostReason::Protocol).message(id, era, &report);
             let watched = Watched {
                 id: id.clone(),
@@ -178,6 +192,7 @@ impl About {
                 }),
                 // The client may come back for the rest of a stream with ids (2025-11-25).
                 at_end: Box::new(move |ended| {
+                    let lost = if ended.is_timeout { late } else { cut };
                     (era == Era::Modern || !ended.has_event_id).then_some(lost)
                 }),
             };
@@ -186,20 +201,15 @@ impl About {
             let limit = shared.settings.limits.response_body_bytes;
             return stream::read_answer(parts, body, watched, limit, stop);
         }
-        if !is_json(essence(&parts.headers)) || is_encoded(&parts.headers) {
-            return Response::from_parts(in_header(parts), body);
-        }
         let limit = shared.settings.limits.response_body_bytes;
         match collect_prefix(body, limit, &shared.budget, None).await {
             // Nothing of it has gone out, so that it can still be said.
-            Prefix::Partial { why: Partial::Broken, .. } => {
-                Notice::ReadLost(LostReason::Reset).result(id, era, &report)
-            }
-            Prefix::Partial { why: Partial::Idle, .. } => {
-                Notice::ReadLost(LostReason::HeadTimeout).result(id, era, &report)
+            Prefix::Partial { why: why @ (Partial::Broken | Partial::Idle), .. } => {
+                let (_, reason) = lost_by(why);
+                Notice::ReadLost(reason).result(id, era, &report)
             }
             Prefix::Partial { body, why: Partial::Budget | Partial::TooLarge } => {
-                Response::from_parts(in_header(parts), body)
+                unseen::renamed(shared, in_header(parts), body)
             }
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
@@ -210,7 +220,7 @@ impl About {
                 if is_odd || answer.has_odd_meta() {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
-                spliced(shared, parts, &answer, &report, reports, collected)
+                spliced(shared, parts, &answer, id, &report, collected)
             }
         }
     }

@@ -13,6 +13,7 @@ use super::outcome::{Conclusion, Dispatched, conclude};
 use super::{Case, Settled, waiting};
 use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Disposition;
+use crate::contract::report::Report;
 use crate::contract::selector::Evidence;
 use crate::http::body::{essence, is_json};
 use crate::ledger::{Answer, Cause, State};
@@ -37,7 +38,8 @@ impl Case {
             return self.noticed(&Notice::WriteLost(LostReason::Protocol), conclusion, elapsed);
         };
         let (id, era) = (call.id().clone(), call.era());
-        if is_event_stream(&parts.headers) && parts.status == StatusCode::OK {
+        let is_stream = is_event_stream(&parts.headers) && !is_encoded(&parts.headers);
+        if is_stream && parts.status == StatusCode::OK {
             return self.streamed(parts, body, id, era, elapsed);
         }
         let limit = self.shared.settings.limits.response_body_bytes;
@@ -67,22 +69,15 @@ impl Case {
                     return self.noticed(&notice, conclusion, elapsed);
                 }
                 let report = self.settle_tool(&answer, &parts.headers);
-                let reports = self.shared.settings.mcp.reports;
-                let shared = &self.shared;
-                let response = spliced(shared, parts, &answer, &report, reports, collected);
-                self.reply(response, None, elapsed).into()
+                let outcome = report.outcome;
+                let report = report.to_json();
+                let response = spliced(&self.shared, parts, &answer, &id, &report, collected);
+                self.reply(response, None, outcome, elapsed).into()
             }
             Prefix::Partial { body, why } => match why {
                 Partial::Broken | Partial::Idle => {
                     drop(body);
-                    let (cause, reason) = match why {
-                        Partial::Idle => (Cause::Timeout, LostReason::HeadTimeout),
-                        Partial::Broken | Partial::Budget | Partial::TooLarge => {
-                            (Cause::TruncatedBody, LostReason::Reset)
-                        }
-                    };
-                    let conclusion = conclude(self.as_ref(), &Dispatched::lost(cause), None);
-                    self.noticed(&Notice::WriteLost(reason), conclusion, elapsed)
+                    self.cut_answer(why, elapsed)
                 }
                 // Passed on, a report in it would be taken for ours.
                 Partial::Budget | Partial::TooLarge => {
@@ -157,7 +152,7 @@ impl Case {
             let (session, id) = (session.clone(), id.clone());
             move |answer: &mcp_answer::Answer, has_event_id: bool| {
                 if let Some(own) = case.with_own_state(answer, &id) {
-                    let report = case.settle_tool(&own, &headers);
+                    let report = case.settle_tool(&own, &headers).to_json();
                     return Rewrite::Data(own.with_report(&report).body);
                 }
                 if matches!(answer.kind(), mcp_answer::Kind::Unreadable(_)) {
@@ -167,7 +162,7 @@ impl Case {
                     let notice = Notice::WriteLost(LostReason::Protocol);
                     return Rewrite::Data(notice.message_of(&id, era, &report, entry).into());
                 }
-                let report = case.settle_tool(answer, &headers);
+                let report = case.settle_tool(answer, &headers).to_json();
                 if has_event_id && era == Era::Legacy {
                     // The client may have the event sent again (2025-11-25): it shows the same.
                     case.shared.mcp.elsewhere.tell(session, id, report.clone());
@@ -189,7 +184,7 @@ impl Case {
                 }
                 let (cause, notice) = match (is_cut, ended.is_timeout) {
                     (true, _) => (Cause::Shutdown, Notice::Cut),
-                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::HeadTimeout)),
+                    (false, true) => (Cause::Timeout, Notice::WriteLost(LostReason::BodyTimeout)),
                     (false, false) if ended.is_unreadable => {
                         (Cause::Unreadable, Notice::WriteLost(LostReason::Protocol))
                     }
@@ -216,19 +211,19 @@ impl Case {
         let (stall, limit) =
             (case.shared.settings.mcp.stall, case.shared.settings.limits.response_body_bytes);
         let (response, tail) = stream::write_answer(parts, body, watched, limit, stall, stop);
-        let mut reply = case.reply(response, None, elapsed);
+        let mut reply = case.reply(response, None, None, elapsed);
         reply.elsewhere = Some(is_elsewhere);
         Settled { reply, tail: Some(tail) }
     }
 
-    /// Settles a tool's answer, and gives the report's JSON.
+    /// Settles a tool's answer, and gives the report.
     pub(super) fn settle_tool(
         self: &Arc<Self>,
         answer: &mcp_answer::Answer,
         headers: &HeaderMap,
-    ) -> String {
+    ) -> Report {
         let (conclusion, kept) = self.conclude_tool(answer, headers);
-        let report = self.finish(&conclusion, kept).to_json();
+        let report = self.finish(&conclusion, kept);
         if conclusion.state == State::Waiting && !self.identity.is_unrecorded {
             waiting::park(self, answer, headers);
         }

@@ -108,7 +108,7 @@ fn parked(case: &Arc<Case>, headers: HeaderMap) -> Parked {
     let answered = Arc::clone(case);
     let ended = Arc::clone(case);
     Parked {
-        at_answer: Box::new(move |answer| answered.settle_tool(answer, &headers)),
+        at_answer: Box::new(move |answer| answered.settle_tool(answer, &headers).to_json()),
         at_end: Box::new(move |ending| match ending {
             Ending::Completed => ended.settle_unseen(),
             Ending::Expired => ended.settle_lost(Cause::Timeout),

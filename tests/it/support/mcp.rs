@@ -4,6 +4,33 @@ use serde_json::{Value, json};
 
 use super::agent::{Agent, Answer};
 
+/// A tool that reads, one that may write unasked, one that needs a challenge and one that needs a
+/// person.
+pub const NOTES: &str = r#"
+version: 1
+operations:
+  notes.read:
+    match: { tool: read_note }
+    effect: { class: read }
+  notes.create:
+    match: { tool: create_note }
+    effect: { class: irreversible, kind: create }
+    confirm: none
+  notes.delete:
+    match: { tool: delete_note }
+    effect: { class: irreversible, kind: delete }
+  notes.purge:
+    match: { tool: purge }
+    effect: { class: irreversible, kind: delete }
+    confirm: human
+"#;
+
+/// The session that an upstream of these tests gives.
+pub const SESSION: (&str, &str) = ("mcp-session-id", "s1");
+
+/// An answer to the message 1.
+pub const DONE: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#;
+
 /// A `tools/call`; `id` is the JSON token.
 pub fn call(id: &str, name: &str, arguments: Value, meta: Option<Value>) -> String {
     let mut params = json!({"name": name, "arguments": arguments});

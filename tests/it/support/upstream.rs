@@ -154,7 +154,8 @@ fn serve(stream: TcpStream, script: &Script, list: &Mutex<Vec<Received>>) {
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Received> {
+/// The next request on a connection; `None` at its end.
+pub fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Received> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {
         return None;

@@ -5,7 +5,7 @@ use rusqlite::params;
 use crate::contract::key::{EntryId, Key, OperationId};
 use crate::ledger::chain::row::{Attempt, Content, First};
 use crate::ledger::entry::State;
-use crate::ledger::{Begin, Begun, Guard, later};
+use crate::ledger::{Begin, Begun, Guard, Spend, later};
 
 use super::super::known::{Hashes, Trace, start};
 use super::super::rows;
@@ -50,14 +50,10 @@ impl Store {
         if rerun.is_none() && self.begun.contains_key(&begin.entry) {
             return Ok(Done::Refused);
         }
-        if let Some(spend) = begin.spend {
-            let is_new = self
-                .conn
-                .prepare_cached("INSERT OR IGNORE INTO spent (expires_ms, nonce) VALUES (?1, ?2)")?
-                .execute(params![spend.expires_ms, spend.nonce])?;
-            if is_new == 0 {
-                return Ok(Done::Begun(Begun::Spent));
-            }
+        if let Some(spend) = begin.spend
+            && !self.spend(spend)?
+        {
+            return Ok(Done::Begun(Begun::Spent));
         }
         match rerun {
             None => self.insert(begin, hashes),
@@ -66,6 +62,15 @@ impl Store {
                 Ok(Done::Begun(Begun::Started { attempt }))
             }
         }
+    }
+
+    /// Uses a confirmation up; whether it was not before.
+    pub(in crate::ledger::embedded) fn spend(&mut self, spend: Spend) -> rusqlite::Result<bool> {
+        let changed = self
+            .conn
+            .prepare_cached("INSERT OR IGNORE INTO spent (expires_ms, nonce) VALUES (?1, ?2)")?
+            .execute(params![spend.expires_ms, spend.nonce])?;
+        Ok(changed > 0)
     }
 
     fn insert(&mut self, begin: &Begin, hashes: Hashes) -> rusqlite::Result<Done> {
