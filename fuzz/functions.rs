@@ -2,6 +2,8 @@
 //!
 //! The fuzz targets and `tests/it/fuzzed.rs` both call these, so that CI and the fuzzer try the same.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use takeback::call::digest::{BodyForm, HeadForm, RequestDigest};
@@ -20,6 +22,7 @@ use takeback::mcp::Era;
 use takeback::mcp::answer::Reports;
 use takeback::mcp::claims::{Claim, claim};
 use takeback::mcp::jsonrpc::{Id, Message};
+use takeback::mcp::renaming::{EventRenamer, Renamer};
 use takeback::mcp::request::{Changes, Rounds, ToolCall};
 use takeback::mcp::sse::Splitter;
 use takeback::pipeline::confirmation::{Binding, PREFIX, Sealer};
@@ -45,6 +48,11 @@ pub const ALL: &[Function] = &[
     ("message", message, TOOL_CALL),
     ("sse", sse, ": hi\r\nid: 1\r\ndata: {\"jsonrpc\":\"2.0\",\rdata: \"id\":1}\n\n"),
     ("answer", answer, r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"effect":1}}}"#),
+    (
+        "renaming",
+        renaming,
+        "data: {\"result\":{\"_meta\":{\"effect\":1}},\n\rdata:\"error\":{\"data\":{\"\\u0065ffect\":1}}}\n\n",
+    ),
     ("oddity", oddity, "/a/b%2Fc/../d;x=1//e%zz"),
     ("head", head, "POST /a?b=c\nhost: a\nconnection: close, x\nx_a: 1\nte: trailers\nx: 2"),
     ("body", body, "a=1&b=%C3%A9&a=2&c[]=+"),
@@ -275,6 +283,22 @@ pub fn sse(bytes: &[u8]) {
         out.extend_from_slice(frame.raw());
     }
     assert_eq!(out, bytes, "the stream's bytes are kept");
+}
+
+/// A long answer or event on its way: what is JSON goes on whole, and claims nothing.
+pub fn renaming(bytes: &[u8]) {
+    let size = bytes.first().map_or(1, |byte| usize::from(*byte % 16)).max(1);
+    let chunks = || bytes.chunks(size).map(Bytes::copy_from_slice);
+    let (mut renamer, mut out) = (Renamer::default(), VecDeque::new());
+    let is_passed = chunks().all(|chunk| renamer.push(&chunk, &mut out).is_ok());
+    if Doc::parse(bytes.to_vec()).is_ok() {
+        assert!(is_passed, "names that have one meaning are passed on");
+        let seen: Vec<u8> = out.into_iter().flatten().collect();
+        assert!(seen.len() >= bytes.len().min(1), "nothing is held back");
+        assert!(!matches!(claim(&seen.into(), Reports::Replace), Claim::Taken(_)));
+    }
+    let mut events = EventRenamer::default();
+    let _: Vec<Bytes> = chunks().map(|chunk| events.push(&chunk)).collect();
 }
 
 /// An upstream's MCP answer: with a report in it, it is JSON still.

@@ -146,5 +146,5 @@ macro_rules! pounded {
 }
 
 pounded! {
-    json path pointer template policy openapi tools settings message sse answer oddity head body key token schema call_json
+    json path pointer template policy openapi tools settings message sse answer renaming oddity head body key token schema call_json
 }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::support::mcp::{call, envelope, post, request};
+use crate::support::mcp::{call, envelope, modern, post, post_modern, request};
 use crate::support::{Act, Sidecar, Upstream};
 
 const POLICY: &str = r#"
@@ -91,14 +91,19 @@ const TOOLS: &str = r#"{"tools":[
 {"name":"draft_mail","inputSchema":{"type":"object"}}]}"#;
 
 fn upstream() -> Upstream {
-    Upstream::start(|received| {
+    upstream_of(TOOLS.to_owned())
+}
+
+/// An upstream that shows these tools.
+fn upstream_of(tools: String) -> Upstream {
+    Upstream::start(move |received| {
         if received.target != "/mcp" {
             return Act::json(201, r#"{"id":"d1"}"#);
         }
         let message: Value = serde_json::from_slice(&received.body).unwrap();
         let id = message["id"].clone();
         let result = match message["method"].as_str() {
-            Some("tools/list") => TOOLS,
+            Some("tools/list") => tools.as_str(),
             _ => r#"{"content":[],"structuredContent":{"id":"r1"}}"#,
         };
         Act::json(200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
@@ -155,6 +160,27 @@ fn adr_0030_7_a_staged_call_performs_the_draft_and_says_how_to_go_on() {
     assert_eq!(again["result"]["_meta"]["effect"]["replayed"], true);
     assert_eq!(again["result"]["_meta"]["effect"]["staged"], effect["staged"]);
     assert_eq!(calls(&upstream).len(), 1);
+}
+
+#[test]
+fn mcp_14_a_staged_modern_call_names_its_draft_in_the_header_and_changes_nothing_else() {
+    // Without an output schema, which what a draft gives would have to meet.
+    let upstream = upstream_of(TOOLS.replace(r#","outputSchema":{"type":"object"}"#, ""));
+    let sidecar = Sidecar::start(POLICY, &upstream);
+    let mut meta = modern(false);
+    (meta["stage"], meta["confirm"]) = (json!(true), json!(true));
+    let params = json!({"name": "send_mail", "arguments": {"to": "a"}, "_meta": meta});
+
+    let made = post_modern(&mut sidecar.agent(), "1", params).json();
+
+    assert_eq!(made["result"]["_meta"]["effect"]["operation"], "mail.draft", "{made}");
+    let sent = upstream.received();
+    let sent = sent.iter().find(|received| received.text().contains("draft_mail")).unwrap();
+    assert_eq!(sent.header("mcp-name"), Some("draft_mail"));
+    assert_eq!(sent.header("mcp-method"), Some("tools/call"));
+    let sent: Value = serde_json::from_slice(&sent.body).unwrap();
+    let version = &sent["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
+    assert_eq!((&sent["params"]["name"], version), (&json!("draft_mail"), &json!("2026-07-28")));
 }
 
 #[test]
