@@ -173,7 +173,8 @@ fn mcp_14_a_staged_modern_call_names_its_draft_in_the_header_and_changes_nothing
 
     let made = post_modern(&mut sidecar.agent(), "1", params).json();
 
-    assert_eq!(made["result"]["_meta"]["effect"]["operation"], "mail.draft", "{made}");
+    let staged = &made["result"]["_meta"]["effect"]["staged"];
+    assert_eq!(staged["draft_operation"], "mail.draft", "{made}");
     let sent = upstream.received();
     let sent = sent.iter().find(|received| received.text().contains("draft_mail")).unwrap();
     assert_eq!(sent.header("mcp-name"), Some("draft_mail"));
