@@ -299,7 +299,7 @@ pub fn renaming(bytes: &[u8]) {
     }
     let mut events = EventRenamer::default();
     for chunk in chunks() {
-        events.push(&chunk);
+        drop(events.push(&chunk));
     }
 }
 

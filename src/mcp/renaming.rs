@@ -9,8 +9,7 @@
 //! A name that strict readers refuse and a laxer one may take for ours cannot be passed on honestly:
 //! the message is [torn](Torn) there, so that no reader takes it for a whole one.
 //!
-//! Limits: of a name as many bytes are held as one of ours can have. What does not begin as JSON
-//! passes unseen.
+//! Limits: `MAX_NAME` bytes of a name. What does not begin as JSON passes unseen.
 
 use std::collections::VecDeque;
 use std::ops::Range;
