@@ -157,7 +157,8 @@ pub const QUESTION: &str = "anvil.confirm";
 /// What a client says to our question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It confirms.
+    /// It confirms: its word, and no proof that a person gave it (MCP-38). It never stands for the
+    /// level `human`.
     Accepted,
     /// It does not.
     Declined,

@@ -6,6 +6,9 @@
 //! meanwhile, and how it is settled is kept here. An answer that was settled stays known for a while,
 //! so that an event which is sent again shows the same report.
 //!
+//! All these tasks are the upstream's. None of ours stands for a call that waits for a person: hardly a
+//! client could take one (MCP-44), and a call that is refused until then holds nothing here.
+//!
 //! Limits: [`MAX_SESSIONS`] sessions with [`MAX_ANSWERS`] answers each, [`MAX_TASKS`] tasks. What has
 //! to go is settled as unknown, and so is what nobody asks for in time.
 
