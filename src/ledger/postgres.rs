@@ -37,6 +37,7 @@
 
 mod batch;
 mod chained;
+mod later;
 mod look;
 mod outcome;
 mod owner;
@@ -52,7 +53,7 @@ mod verify;
 mod word;
 mod writer;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,11 +66,13 @@ use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
 use super::place::Address;
 use super::{
-    Counts, Filter, LedgerError, Obstacle, OpenError, Options, Pending, Reason, Record, Recovered,
-    State,
+    Counts, Filter, LedgerError, Obstacle, OpenError, Options, Pending, Planned, Reason, Record,
+    Recovered, State,
 };
 use crate::contract::key::EntryId;
 use chained::Chained;
+#[cfg(test)]
+pub(super) use later::TOUCHED;
 use look::Finder;
 use queue::Queue;
 use reader::Ask;
@@ -167,8 +170,17 @@ impl Postgres {
         beside: HashSet<EntryId>,
     ) -> Result<Option<Obstacle>, LedgerError> {
         let read = move |session: Arc<Session>| async move {
-            rows::superseded(&session, entry, &beside).await
+            later::superseded(&session, entry, &beside).await
         };
+        reader::ask(&self.asks, read).await
+    }
+
+    pub(super) async fn obstacles(
+        &self,
+        plan: Vec<Planned>,
+    ) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
+        let read =
+            move |session: Arc<Session>| async move { later::obstacles(&session, &plan).await };
         reader::ask(&self.asks, read).await
     }
 
