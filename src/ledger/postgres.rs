@@ -36,6 +36,7 @@
 //! SERIALIZABLE (correct, with more retries).
 
 mod batch;
+mod begun;
 mod chained;
 mod later;
 mod look;
@@ -49,6 +50,7 @@ mod rows;
 mod schema;
 mod session;
 mod sql;
+mod step;
 mod verify;
 mod word;
 mod writer;
