@@ -21,10 +21,11 @@
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
+use rusqlite::types::Type;
 
 use super::super::later::of_filed;
 
-/// How many begins are filed in one go: few enough that to read their entries takes well below a millisecond,
+/// How many begins, of one thing each, are filed in one go: few enough that to read their entries takes well below a millisecond,
 /// and so many that they share their pages.
 const BATCH: usize = 512;
 
@@ -57,7 +58,7 @@ const LAST: &str =
 pub(super) struct Touched {
     /// Entries up to here are in runs.
     filed_to: i64,
-    /// How many begins are not.
+    /// How many begins are not, each by its things.
     unfiled: usize,
     /// How many are filed in one go.
     batch: usize,
@@ -102,8 +103,10 @@ impl Touched {
             // Nobody reads entries up to there again.
             return things.map_or(Ok(()), |things| add_alone(conn, number, of_filed(things)));
         }
-        // Those that change nothing that is known count too: they are passed over in each reading.
-        self.unfiled = self.unfiled.saturating_add(1);
+        // One that changes many things counts as so many, or all at once would take long; one of which nobody
+        // knows what it changes counts too, for each reading passes over it.
+        let count = things.map_or(0, |things| of_filed::<8>(things).count());
+        self.unfiled = self.unfiled.saturating_add(count.max(1));
         if self.unfiled < self.batch { Ok(()) } else { self.file(conn, newest) }
     }
 
@@ -224,7 +227,8 @@ impl Touched {
             while let Some(row) = rows.next()? {
                 let block = row.get_ref(0)?.as_blob()?;
                 let (Some(first), Some(final_one)) = (of_block(block).next(), last(block)) else {
-                    continue;
+                    // What stands behind it would be taken for merged.
+                    return Err(rusqlite::Error::InvalidColumnType(0, "pairs".into(), Type::Blob));
                 };
                 pairs.extend(of_block(block).filter(|pair| Some(*pair) > merged));
                 read.push((source, first, final_one));
