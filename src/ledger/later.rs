@@ -76,30 +76,49 @@ impl Planned {
     }
 }
 
-/// What stands in the way of what a plan, newest first, would take back; `obstacle` says it of one entry and
-/// those that are passed over. Newer writes of the plan are taken back before, and the calls that do it are
-/// no obstacles; those that are not taken back are.
-pub(super) fn obstacles<E>(
-    plan: &[Planned],
-    mut obstacle: impl FnMut(EntryId, &HashSet<EntryId>) -> Result<Option<Obstacle>, E>,
-) -> Result<HashMap<EntryId, Obstacle>, E> {
-    let mut beside: HashSet<EntryId> = plan.iter().map(|planned| planned.entry()).collect();
-    let mut found = HashMap::new();
-    for planned in plan {
-        match planned {
-            Planned::Left(entry) => {
-                beside.remove(entry);
-            }
-            Planned::Taken(entry) => {
-                if let Some(obstacle) = obstacle(*entry, &beside)? {
-                    found.insert(*entry, obstacle);
-                    beside.remove(entry);
-                }
-            }
-            Planned::Undone(_) => {}
-        }
+/// What stands in the way of what a plan, newest first, would take back. Newer writes of the plan are taken
+/// back before, and the calls that do it are no obstacles; those that are not taken back are.
+#[derive(Debug)]
+pub(super) struct Course {
+    beside: HashSet<EntryId>,
+    found: HashMap<EntryId, Obstacle>,
+}
+
+impl Course {
+    /// Of the whole plan.
+    pub(super) fn of(plan: &[Planned]) -> Self {
+        let beside = plan.iter().map(|planned| planned.entry()).collect();
+        Self { beside, found: HashMap::new() }
     }
-    Ok(found)
+
+    /// Goes through the next part of the plan; `obstacle` says of one entry what stands in its way, but for
+    /// those that are passed over.
+    pub(super) fn go<E>(
+        &mut self,
+        part: &[Planned],
+        mut obstacle: impl FnMut(EntryId, &HashSet<EntryId>) -> Result<Option<Obstacle>, E>,
+    ) -> Result<(), E> {
+        for planned in part {
+            match planned {
+                Planned::Left(entry) => {
+                    self.beside.remove(entry);
+                }
+                Planned::Taken(entry) => {
+                    if let Some(obstacle) = obstacle(*entry, &self.beside)? {
+                        self.found.insert(*entry, obstacle);
+                        self.beside.remove(entry);
+                    }
+                }
+                Planned::Undone(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was found.
+    pub(super) fn end(self) -> HashMap<EntryId, Obstacle> {
+        self.found
+    }
 }
 
 /// What stands in the way of the subject's undo. Candidates are entries of its things: `later` began after it,
@@ -281,14 +300,18 @@ mod tests {
         ];
         let mut asked = Vec::new();
 
-        let found = obstacles::<()>(&plan, |entry, beside| {
-            let mut beside: Vec<EntryId> = beside.iter().copied().collect();
-            beside.sort_unstable();
-            asked.push((entry, beside));
-            Ok((entry == id(8)).then_some(Obstacle::After(id(9))))
-        });
+        let mut course = Course::of(&plan);
+        for part in plan.chunks(2) {
+            let gone = course.go::<()>(part, |entry, beside| {
+                let mut beside: Vec<EntryId> = beside.iter().copied().collect();
+                beside.sort_unstable();
+                asked.push((entry, beside));
+                Ok((entry == id(8)).then_some(Obstacle::After(id(9))))
+            });
+            assert_eq!(gone, Ok(()));
+        }
 
-        assert_eq!(found, Ok(HashMap::from([(id(8), Obstacle::After(id(9)))])));
+        assert_eq!(course.end(), HashMap::from([(id(8), Obstacle::After(id(9)))]));
         let beside = |of: &[i64]| of.iter().copied().map(id).collect::<Vec<_>>();
         let expected = [
             (id(8), beside(&[5, 6, 7, 8])),

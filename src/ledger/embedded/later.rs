@@ -4,6 +4,7 @@
 //! A [`Reading`] is one reading transaction: what the writer files meanwhile is neither missed nor seen twice.
 //! It reads what is not filed yet once, whatever is asked of it then.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction};
@@ -50,7 +51,12 @@ pub(super) struct Reading<'c> {
     runs: Vec<i64>,
     /// What is not filed, by thing, oldest first.
     unfiled: HashMap<i64, Vec<i64>>,
+    /// Entries that were read: those of a plan are often of one thing.
+    read: RefCell<HashMap<i64, Option<Candidate>>>,
 }
+
+/// How many entries are kept once they were read; when there are more they are all forgotten.
+const KEPT: usize = 16 * MAX_LATER;
 
 impl<'c> Reading<'c> {
     /// Begins to read.
@@ -67,7 +73,7 @@ impl<'c> Reading<'c> {
         for run in conn.prepare_cached("SELECT number FROM run")?.query_map([], |row| row.get(0))? {
             runs.push(run?);
         }
-        Ok(Self { conn, runs, unfiled: by_thing })
+        Ok(Self { conn, runs, unfiled: by_thing, read: RefCell::default() })
     }
 
     /// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
@@ -115,9 +121,22 @@ impl<'c> Reading<'c> {
         let is_cut = numbers.len() >= MAX_LATER;
         let mut candidates = Vec::with_capacity(numbers.len().min(MAX_LATER));
         for number in numbers.into_iter().take(MAX_LATER) {
-            candidates.extend(candidate(&self.conn, number)?);
+            candidates.extend(self.candidate(number)?);
         }
         Ok((candidates, is_cut))
+    }
+
+    fn candidate(&self, number: i64) -> rusqlite::Result<Option<Candidate>> {
+        let mut read = self.read.borrow_mut();
+        if let Some(known) = read.get(&number) {
+            return Ok(*known);
+        }
+        if read.len() >= KEPT {
+            read.clear();
+        }
+        let found = candidate(&self.conn, number)?;
+        read.insert(number, found);
+        Ok(found)
     }
 
     /// Adds the entries that change a thing, of each run not more than are looked at.

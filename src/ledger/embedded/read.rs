@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
+use crate::ledger::later::Course;
 use crate::ledger::{
     Broken, Counts, Filter, Head, Keys, LedgerError, Obstacle, Pending, Planned, Reason, Record,
     Shown, Tally, Verified,
@@ -127,7 +128,9 @@ impl FileReader {
     ) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
         let read = || {
             let reading = later::Reading::begin(&self.conn)?;
-            crate::ledger::later::obstacles(plan, |entry, beside| reading.superseded(entry, beside))
+            let mut course = Course::of(plan);
+            course.go(plan, |entry, beside| reading.superseded(entry, beside))?;
+            Ok(course.end())
         };
         read().map_err(unreadable)
     }

@@ -13,7 +13,7 @@ use super::rows::{self, column, entry_id, limit_of, number, state, step, uuid};
 use super::session::{Fault, Session};
 use crate::contract::key::EntryId;
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::later::{self, Candidate, Planned, Subject, of_told};
+use crate::ledger::later::{self, Candidate, Course, Planned, Subject, of_told};
 use crate::ledger::{MAX_LATER, Obstacle, Step};
 
 /// Of accepted entries with an undo: their first and newest step, what the undo would change, and whether the
@@ -27,8 +27,8 @@ const SUBJECTS: &str = "SELECT e.id, e.number, e.version, f.things, \
 pub(in crate::ledger) const TOUCHED: &str = "SELECT e.id, e.number, e.state, e.attempt, e.finish, \
      e.version, e.cause, \
      CASE WHEN e.state = 7 THEN (SELECT h.why FROM takeback.history h WHERE h.seq = e.version) END \
-     FROM (SELECT entry FROM takeback.touched WHERE thing = $1 AND entry <> $2 \
-     ORDER BY entry DESC LIMIT $3) t JOIN takeback.entry e ON e.id = t.entry";
+     FROM (SELECT entry FROM takeback.touched WHERE thing = $1 \
+     ORDER BY entry DESC LIMIT $2) t JOIN takeback.entry e ON e.id = t.entry";
 
 /// What a connection that reads prepares.
 pub(super) const STATEMENTS: &[&str] = &[SUBJECTS, TOUCHED];
@@ -58,18 +58,16 @@ pub(super) async fn obstacles(
     session: &Session,
     plan: &[Planned],
 ) -> Result<HashMap<EntryId, Obstacle>, Fault> {
-    let taken: Vec<EntryId> = plan
-        .iter()
-        .filter(|planned| matches!(planned, Planned::Taken(_)))
-        .map(|planned| planned.entry())
-        .collect();
-    let mut found = HashMap::new();
-    for some in taken.chunks(TOGETHER) {
-        found.extend(find(session, some).await?);
+    let mut course = Course::of(plan);
+    for part in plan.chunks(TOGETHER) {
+        let taken = part.iter().filter(|planned| matches!(planned, Planned::Taken(_)));
+        let taken: Vec<EntryId> = taken.map(|planned| planned.entry()).collect();
+        let mut found = find(session, &taken).await?;
+        course.go::<Fault>(part, |entry, beside| {
+            Ok(found.remove(&entry).and_then(|found| obstacle(found, beside)))
+        })?;
     }
-    later::obstacles(plan, |entry, beside| {
-        Ok(found.remove(&entry).and_then(|found| obstacle(found, beside)))
-    })
+    Ok(course.end())
 }
 
 fn obstacle(found: Found, beside: &HashSet<EntryId>) -> Option<Obstacle> {
@@ -89,6 +87,8 @@ async fn find(session: &Session, entries: &[EntryId]) -> Result<HashMap<EntryId,
     let mut found = HashMap::new();
     let mut pipe = session.pipe();
     let mut asked = Vec::new();
+    // Those of a plan often change one thing.
+    let mut by_thing: HashMap<Uuid, usize> = HashMap::new();
     for row in &rows {
         let entry: Uuid = column(row, 0)?;
         let Some(told) = column::<Option<Vec<u8>>>(row, 3)? else {
@@ -100,8 +100,10 @@ async fn find(session: &Session, entries: &[EntryId]) -> Result<HashMap<EntryId,
         let things: Vec<usize> = of_told(&told)
             .map(Uuid::from_bytes)
             .map(|thing| {
-                let limit = limit_of(MAX_LATER);
-                pipe.add(TOUCHED, vec![Box::new(thing), Box::new(entry), Box::new(limit)])
+                *by_thing.entry(thing).or_insert_with(|| {
+                    let limit = limit_of(MAX_LATER.saturating_add(1));
+                    pipe.add(TOUCHED, vec![Box::new(thing), Box::new(limit)])
+                })
             })
             .collect();
         asked.push((entry_id(entry), row, history, things));
@@ -118,7 +120,8 @@ async fn find(session: &Session, entries: &[EntryId]) -> Result<HashMap<EntryId,
         let (mut later, mut earlier) = (Vec::new(), Vec::new());
         for thing in things {
             let rows = answers.get(thing).map_or(&[][..], Vec::as_slice);
-            let found: Vec<Candidate> = rows.iter().map(candidate).collect::<Result<_, _>>()?;
+            let mut found: Vec<Candidate> = rows.iter().map(candidate).collect::<Result<_, _>>()?;
+            found.retain(|other| other.entry != entry);
             let is_later = |other: &Candidate| other.number > number;
             subject.is_cut |= found.len() >= MAX_LATER && found.iter().all(is_later);
             let (after, before): (Vec<_>, Vec<_>) = found.into_iter().partition(is_later);

@@ -15,6 +15,7 @@ on_both_stores!(
     a_further_attempt_of_an_earlier_entry_stands_in_the_way,
     an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled,
     a_plan_is_answered_in_one_go_as_each_of_its_entries_is,
+    of_a_long_plan_each_entry_that_is_left_stands_in_the_way_of_the_one_before_it,
 );
 
 impl Bench {
@@ -269,14 +270,35 @@ async fn a_plan_is_answered_in_one_go_as_each_of_its_entries_is(store: Store) {
     assert_eq!(found, Ok(HashMap::from([(middle, Obstacle::After(newest))])));
 }
 
+async fn of_a_long_plan_each_entry_that_is_left_stands_in_the_way_of_the_one_before_it(
+    store: Store,
+) {
+    let bench = Bench::new(store);
+    let mut entries = Vec::new();
+    for digest in 0..40 {
+        entries.push(bench.changed(digest, 7).await);
+    }
+    let taken = |entry: &EntryId| Planned::Taken(*entry);
+    let whole: Vec<Planned> = entries.iter().rev().map(taken).collect();
+    assert_eq!(bench.ledger.obstacles(whole.clone()).await, Ok(HashMap::new()));
+
+    let [_, rest @ ..] = whole.as_slice() else { panic!("a plan") };
+    let newest = entries[39];
+    let plan = [&[Planned::Left(newest)], rest].concat();
+    let found = bench.ledger.obstacles(plan).await.unwrap();
+
+    let next = entries.iter().zip(&entries[1..]);
+    let expected = next.map(|(entry, next)| (*entry, Obstacle::After(*next))).collect();
+    assert_eq!(found, expected);
+}
+
 #[tokio::test]
 async fn later_writes_are_found_by_the_database_s_index_in_its_order() {
     let bench = Bench::new(Store::Postgres);
     bench.changed(1, 7).await;
     let Home::Database(database) = &bench.home else { panic!("a database") };
     let id = "'00000000-0000-0000-0000-000000000001'";
-    let asked =
-        crate::ledger::postgres::TOUCHED.replace("$1", id).replace("$2", id).replace("$3", "1024");
+    let asked = crate::ledger::postgres::TOUCHED.replace("$1", id).replace("$2", "1024");
 
     let plan = database.query(&format!(
         "SET enable_seqscan = off; SET enable_bitmapscan = off; EXPLAIN (COSTS off) {asked}"
