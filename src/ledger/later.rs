@@ -1,22 +1,23 @@
-//! Whether another entry stands in the way of an undo: a later one of the same thing, or one that was under
-//! way at the same time.
+//! Whether another entry stands in the way of an undo: a later one of the same thing, or one that
+//! was under way at the same time.
 //!
-//! An entry is filed under the [things](crate::contract::thing) that its call changes, and keeps those that
-//! its undo would change. A store finds by its index who else is filed there, and the pipeline knows who is
-//! under way; what that means is decided here, once for all.
+//! An entry is filed under the [things](crate::contract::thing) that its call changes, and keeps
+//! those that its undo would change. A store finds by its index who else is filed there, and the
+//! pipeline knows who is under way; what that means is decided here, once for all.
 //!
-//! - One that began later stands in the way if its write was or may have been sent, whoever made it. So does
-//!   one that began earlier and made a further attempt since.
-//! - One that was taken back since does not, nor does the call that took it back: together they left what was
-//!   there.
-//! - One that began earlier and was not over when this one began does too, if the undo puts back what was
-//!   read before: that may lack the other's effect, and to put it back would take that away.
+//! - One that began later stands in the way if its write was or may have been sent, whoever made
+//!   it. So does one that began earlier and made a further attempt since.
+//! - One that was taken back since does not, nor does the call that took it back: together they
+//!   left what was there.
+//! - One that began earlier and was not over when this one began does too, if the undo puts back
+//!   what was read before: that may lack the other's effect, and to put it back would take that
+//!   away.
 //!
-//! Limits: of the entries of a thing that came later [`MAX_LATER`](super::MAX_LATER) are looked at. If there are
-//! more and none of those stands in the way, that is told as an obstacle too ([`Obstacle::Beyond`]). Of those
-//! that came earlier as many are, the newest; nobody looks for one that was open, or attempted again, from
-//! before them. Entries of a version before things were noted are neither found nor answered for
-//! ([`Obstacle::Untold`]).
+//! Limits: of the entries of a thing that came later [`MAX_LATER`](super::MAX_LATER) are looked at.
+//! If there are more and none of those stands in the way, that is told as an obstacle too
+//! ([`Obstacle::Beyond`]). Of those that came earlier as many are, the newest; nobody looks for one
+//! that was open, or attempted again, from before them. Entries of a version before things were
+//! noted are neither found nor answered for ([`Obstacle::Untold`]).
 
 use std::collections::{HashMap, HashSet};
 
@@ -76,8 +77,9 @@ impl Planned {
     }
 }
 
-/// What stands in the way of what a plan, newest first, would take back. Newer writes of the plan are taken
-/// back before, and the calls that do it are no obstacles; those that are not taken back are.
+/// What stands in the way of what a plan, newest first, would take back. Newer writes of the plan
+/// are taken back before, and the calls that do it are no obstacles; those that are not taken back
+/// are.
 #[derive(Debug)]
 pub(super) struct Course {
     beside: HashSet<EntryId>,
@@ -91,8 +93,8 @@ impl Course {
         Self { beside, found: HashMap::new() }
     }
 
-    /// Goes through the next part of the plan; `obstacle` says of one entry what stands in its way, but for
-    /// those that are passed over.
+    /// Goes through the next part of the plan; `obstacle` says of one entry what stands in its way,
+    /// but for those that are passed over.
     pub(super) fn go<E>(
         &mut self,
         part: &[Planned],
@@ -121,9 +123,9 @@ impl Course {
     }
 }
 
-/// What stands in the way of the subject's undo. Candidates are entries of its things: `later` began after it,
-/// and `earlier`, which is only asked if none of those stands in the way, before it. Those of `beside` are
-/// passed over.
+/// What stands in the way of the subject's undo. Candidates are entries of its things: `later`
+/// began after it, and `earlier`, which is only asked if none of those stands in the way, before
+/// it. Those of `beside` are passed over.
 ///
 /// # Errors
 ///
@@ -177,7 +179,8 @@ fn may_have_changed(state: State) -> bool {
     }
 }
 
-/// The keyed hashes of things as they stand with an entry: one behind the other. `None`: there are none.
+/// The keyed hashes of things as they stand with an entry: one behind the other. `None`: there are
+/// none.
 pub(super) fn filed<const N: usize>(hashes: impl Iterator<Item = [u8; N]>) -> Option<Vec<u8>> {
     let bytes: Vec<u8> = hashes.flatten().collect();
     (!bytes.is_empty()).then_some(bytes)
@@ -188,8 +191,8 @@ pub(super) fn of_filed<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8
     bytes.as_chunks().0.iter().copied()
 }
 
-/// What stands with a finish: 1 if the first of the hashes is of the thing that the upstream's id names, else
-/// 0; then the hashes, that one before those of what the undo would change.
+/// What stands with a finish: 1 if the first of the hashes is of the thing that the upstream's id
+/// names, else 0; then the hashes, that one before those of what the undo would change.
 pub(super) fn told<const N: usize>(
     made: Option<[u8; N]>,
     undo: impl Iterator<Item = [u8; N]>,

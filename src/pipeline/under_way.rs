@@ -1,17 +1,18 @@
-//! The writes of this process that are under way, by what they change: so that a report does not offer the
-//! undo of an update that another one overlapped.
+//! The writes of this process that are under way, by what they change: so that a report does not
+//! offer the undo of an update that another one overlapped.
 //!
-//! The ledger says the same from its rows whenever it is asked, of all processes, and what it means is decided
-//! in one place for both ([`obstacle`]). A report is written together with the finish, between which nothing
-//! may be waited for, and so it asks here. A write stands here from before the state that it replaces is read
-//! until it is finished. One that was rejected or not sent by the time of the report changed nothing.
+//! The ledger says the same from its rows whenever it is asked, of all processes, and what it means
+//! is decided in one place for both ([`obstacle`]). A report is written together with the finish,
+//! between which nothing may be waited for, and so it asks here. A write stands here from before
+//! the state that it replaces is read until it is finished. One that was rejected or not sent by
+//! the time of the report changed nothing.
 //!
-//! Not seen: writes of other sidecars, and one that its upstream answers later (`waiting`). A plan and a
-//! replay see those.
+//! Not seen: writes of other sidecars, and one that its upstream answers later (`waiting`). A plan
+//! and a replay see those.
 //!
-//! Limits: of each write the first [`MET`] that came after it are known, and [`MET`] of those that were there
-//! before; of more nobody knows whether they changed nothing. So many are looked at when one comes, however
-//! many stand on its thing: all workers share the lock.
+//! Limits: of each write the first eight that came after it are known, and eight of those that were
+//! there before; of more nobody knows whether they changed nothing. So many are looked at when one
+//! comes, however many stand on its thing: all workers share the lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;

@@ -1,8 +1,8 @@
-//! Who else changed what an undo would change, by the [index](super::touched) of things, read beside the
-//! writer.
+//! Who else changed what an undo would change, by the [index](super::touched) of things, read
+//! beside the writer.
 //!
-//! A [`Reading`] is one reading transaction: what the writer files meanwhile is neither missed nor seen twice.
-//! It reads what is not filed yet once, whatever is asked of it then.
+//! A [`Reading`] is one reading transaction: what the writer files meanwhile is neither missed nor
+//! seen twice. It reads what is not filed yet once, whatever is asked of it then.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -103,7 +103,8 @@ impl<'c> Reading<'c> {
         obstacle(subject, &later, earlier, beside)
     }
 
-    /// The entries that change one of these things, as far as they are looked at, and whether there are more.
+    /// The entries that change one of these things, as far as they are looked at, and whether there
+    /// are more.
     fn candidates(
         &self,
         things: &HashSet<i64>,

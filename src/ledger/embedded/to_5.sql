@@ -1,4 +1,5 @@
--- From schema version 4 to 5: what entries change is found by an index. The rows of touched_4 are moved into it.
+-- From schema version 4 to 5: what entries change is found by an index. The rows of touched_4 are
+-- moved into it.
 
 ALTER TABLE touched RENAME TO touched_4;
 CREATE TABLE run (

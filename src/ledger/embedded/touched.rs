@@ -1,20 +1,21 @@
 //! The index of entries by what they change: sorted runs over SQLite, written many pairs at once.
 //!
-//! What an entry changes is random to a B-tree. An index by it in which each begin puts a row dirties a page
-//! of its own for each, in the log of every commit (see [`finder`](super::finder)), and is asked as seldom as
-//! an undo. So it is written in order instead, as a log-structured tree:
+//! What an entry changes is random to a B-tree. An index by it in which each begin puts a row
+//! dirties a page of its own for each, in the log of every commit (see [`finder`](super::finder)),
+//! and is asked as seldom as an undo. So it is written in order instead, as a log-structured tree:
 //!
-//! - An entry has its things in its own row, where the newest [`BATCH`] of them are read. That many at once
-//!   become a *run*: pairs of thing and entry, sorted, [`BLOCK`] to a row of `touched`. `meta.filed_to` says
-//!   up to where entries are in runs.
-//! - A pair that no entry's own row holds (things of an earlier attempt, or that only the answer told) is a row
-//!   of its own in run 0, until the next run takes it in.
-//! - [`RUNS`] runs of a level are merged into one of the next. That goes on slice by slice with each filing,
-//!   at the pace of what is filed; a slice moves what it merges, in one transaction, so that a pair stands in
-//!   one run or in two and never in none.
+//! - An entry has its things in its own row, where the newest [`BATCH`] of them are read. That many
+//!   at once become a *run*: pairs of thing and entry, sorted, [`BLOCK`] to a row of `touched`.
+//!   `meta.filed_to` says up to where entries are in runs.
+//! - A pair that no entry's own row holds (things of an earlier attempt, or that only the answer
+//!   told) is a row of its own in run 0, until the next run takes it in.
+//! - [`RUNS`] runs of a level are merged into one of the next. That goes on slice by slice with
+//!   each filing, at the pace of what is filed; a slice moves what it merges, in one transaction,
+//!   so that a pair stands in one run or in two and never in none.
 //!
-//! To find a thing is a seek in each run: below [`RUNS`] times two for each level, of which a ledger of a
-//! million entries has five. A pair is written once for each level, and shares its page with some two hundred.
+//! To find a thing is a seek in each run: below [`RUNS`] times two for each level, of which a
+//! ledger of a million entries has five. A pair is written once for each level, and shares its page
+//! with some two hundred.
 //!
 //! [`later`](super::later) reads it, on another connection.
 
@@ -25,21 +26,23 @@ use rusqlite::types::Type;
 
 use super::super::later::of_filed;
 
-/// How many begins, of one thing each, are filed in one go: few enough that to read their entries takes well below a millisecond,
-/// and so many that they share their pages.
+/// How many begins, of one thing each, are filed in one go: few enough that to read their entries
+/// takes well below a millisecond, and so many that they share their pages.
 const BATCH: usize = 512;
 
-/// How many runs of a level are merged into one: with more a thing is sought in more of them, with fewer each
-/// pair is written more often.
+/// How many runs of a level are merged into one: with more a thing is sought in more of them, with
+/// fewer each pair is written more often.
 const RUNS: usize = 8;
 
-/// Pairs in a row. Four such rows fill a page, as many as a table by its key takes without overflow.
+/// Pairs in a row. Four such rows fill a page, as many as a table by its key takes without
+/// overflow.
 const BLOCK: usize = 56;
 
 /// Rows of each run that a slice reads.
 const AHEAD: i64 = 2;
 
-/// Pairs merged on each level for so many filed: more, so that a merge is over before the next is due.
+/// Pairs merged on each level for so many filed: more, so that a merge is over before the next is
+/// due.
 const PACE: (usize, usize) = (5, 4);
 
 /// A thing's keyed hash, and the number of an entry that changes it.
@@ -90,8 +93,8 @@ impl Touched {
         Ok(Self { filed_to, unfiled: usize::try_from(unfiled).unwrap_or(0), batch: BATCH, runs })
     }
 
-    /// Has a new entry, whose row holds its things, found by them: it and those that are not filed yet, once
-    /// they are enough. `newest` is the highest entry number in use.
+    /// Has a new entry, whose row holds its things, found by them: it and those that are not filed
+    /// yet, once they are enough. `newest` is the highest entry number in use.
     pub(super) fn begun(
         &mut self,
         conn: &Connection,
@@ -103,14 +106,15 @@ impl Touched {
             // Nobody reads entries up to there again.
             return things.map_or(Ok(()), |things| add_alone(conn, number, of_filed(things)));
         }
-        // One that changes many things counts as so many, or all at once would take long; one of which nobody
-        // knows what it changes counts too, for each reading passes over it.
+        // One that changes many things counts as so many, or all at once would take long; one of
+        // which nobody knows what it changes counts too, for each reading passes over it.
         let count = things.map_or(0, |things| of_filed::<8>(things).count());
         self.unfiled = self.unfiled.saturating_add(count.max(1));
         if self.unfiled < self.batch { Ok(()) } else { self.file(conn, newest) }
     }
 
-    /// Has an entry found by the things of a further attempt, before they take the place of those in its row.
+    /// Has an entry found by the things of a further attempt, before they take the place of those
+    /// in its row.
     pub(super) fn begins_again(
         &self,
         conn: &Connection,

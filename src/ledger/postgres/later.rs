@@ -1,7 +1,7 @@
 //! Who else changed what an undo would change, by the index of `touched`.
 //!
-//! Ids sort by the clocks of the sidecars that made them, numbers by the order of beginning. So the newest
-//! entries of a thing are read by their ids, and told apart by their numbers.
+//! Ids sort by the clocks of the sidecars that made them, numbers by the order of beginning. So the
+//! newest entries of a thing are read by their ids, and told apart by their numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -16,8 +16,8 @@ use crate::ledger::entry::{Cause, State};
 use crate::ledger::later::{self, Candidate, Course, Planned, Subject, of_told};
 use crate::ledger::{MAX_LATER, Obstacle, Step};
 
-/// Of accepted entries with an undo: their first and newest step, what the undo would change, and whether the
-/// state before is there.
+/// Of accepted entries with an undo: their first and newest step, what the undo would change, and
+/// whether the state before is there.
 const SUBJECTS: &str = "SELECT e.id, e.number, e.version, f.things, \
      EXISTS (SELECT 1 FROM takeback.image i WHERE i.entry = e.id) \
      FROM takeback.entry e JOIN takeback.history f ON f.seq = e.finish \
@@ -33,8 +33,8 @@ pub(in crate::ledger) const TOUCHED: &str = "SELECT e.id, e.number, e.state, e.a
 /// What a connection that reads prepares.
 pub(super) const STATEMENTS: &[&str] = &[SUBJECTS, TOUCHED];
 
-/// How many entries of a plan are asked about in one pipe: their answers are held at once, and each may be
-/// as long as [`MAX_LATER`].
+/// How many entries of a plan are asked about in one pipe: their answers are held at once, and each
+/// may be as long as [`MAX_LATER`].
 const TOGETHER: usize = 16;
 
 /// What is known of an entry whose undo is asked about.

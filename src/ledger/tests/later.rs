@@ -1,4 +1,5 @@
-//! What stands in the way of an undo, as a store finds it. What it makes of that has its tests beside it.
+//! What stands in the way of an undo, as a store finds it. What it makes of that has its tests
+//! beside it.
 
 use std::collections::{HashMap, HashSet};
 
