@@ -53,7 +53,7 @@ use notice::Notice;
 pub use outcome::IF_UNCHANGED;
 use outcome::{Conclusion, Dispatched, conclude};
 use reading::{About, Settling};
-pub use recorded::{recorded_answer, recorded_report};
+pub use recorded::{Obstructed, recorded_answer, recorded_report};
 pub use waiting::rearm;
 
 /// See the module's page.

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::contract::json::{Kind, Value};
+use crate::contract::json::{Doc, Kind, Value};
 use crate::contract::operation::{Argument, FollowUp, Mapping, Operation, Target};
 use crate::contract::path::{Root, Segment};
 use crate::contract::thing::Thing;
@@ -70,28 +70,35 @@ impl Things {
 
     /// What a call of a tool changes.
     pub(super) fn of_call(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
+        self.named(tool, |path| text_at(arguments, path))
+    }
+
+    /// What a call of a tool changes whose arguments have these texts.
+    fn named(&self, tool: &str, text: impl Fn(&[String]) -> Option<String>) -> Vec<Thing> {
         match self.tools.get(tool) {
             Some(named) => {
                 let counts = named.iter().filter(|named| named.counts);
-                thing(counts.map(|named| (&*named.path, text_at(arguments, &named.path))))
-                    .into_iter()
-                    .collect()
+                thing(counts.map(|named| (&*named.path, text(&named.path)))).into_iter().collect()
             }
             None => {
-                let values = |set: &[Vec<String>]| {
-                    thing(set.iter().map(|path| (&**path, text_at(arguments, path))))
-                };
+                let values =
+                    |set: &[Vec<String>]| thing(set.iter().map(|path| (&**path, text(path))));
                 self.sets.iter().filter_map(|set| values(set)).take(MAX_SETS).collect()
             }
         }
     }
 
-    /// What an undo that calls a tool would change, under all names that it has.
-    pub(super) fn of_undo(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
-        let mut things = self.of_call(tool, arguments);
+    /// What an undo that calls a tool would change, under all names that it has. Each argument is JSON text.
+    pub(super) fn of_undo(&self, tool: &str, arguments: &[(String, String)]) -> Vec<Thing> {
+        let text = |path: &[String]| {
+            let (name, steps) = path.split_first()?;
+            let (_, json) = arguments.iter().find(|(other, _)| other == name)?;
+            text_at(Doc::parse(json.clone()).ok()?.root(), steps)
+        };
+        let mut things = self.named(tool, text);
         let mut values: HashMap<usize, String> = HashMap::new();
         for named in self.tools.get(tool).into_iter().flatten() {
-            if let Some(value) = text_at(arguments, &named.path) {
+            if let Some(value) = text(&named.path) {
                 values.entry(named.name).or_insert(value);
             }
         }
@@ -254,7 +261,6 @@ fn names(segments: &[Segment]) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::json::Doc;
     use crate::policy::{Snapshot, compile};
 
     const NOTES: &str = r#"
@@ -314,7 +320,10 @@ operations:
     }
 
     fn of_undo(things: &Things, tool: &str, arguments: &str) -> Vec<Thing> {
-        things.of_undo(tool, Doc::parse(arguments.to_owned()).unwrap().root())
+        let all = Doc::parse(arguments.to_owned()).unwrap();
+        let members = all.root().members();
+        let each = members.map(|one| (one.name().into_owned(), one.value.raw().to_owned()));
+        things.of_undo(tool, &each.collect::<Vec<_>>())
     }
 
     fn meet(undo: &[Thing], call: &[Thing]) -> bool {
