@@ -318,8 +318,9 @@ fn mcp_39_a_claim_in_a_message_that_is_no_answer_of_one_meaning_does_not_pass() 
     let batch = format!(
         r#"[{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{{"effect":{FORGED}}}}}}}]"#
     );
-    let cases = [
-        ("read_note", Act::events as fn(&str) -> Act, format!("data: {both}\n\n")),
+    type Says = fn(&str) -> Act;
+    let cases: [(&str, Says, String); 7] = [
+        ("read_note", Act::events, format!("data: {both}\n\n")),
         ("read_note", |body| Act::json(200, body), both.clone()),
         ("read_note", |body| Act::json(400, body), batch.clone()),
         ("create_note", Act::events, format!("data: {both}\n\n")),
