@@ -18,7 +18,7 @@ use super::{Answered, Fresh, Refused, Reply, Shared, Write};
 use crate::call::refusal::{Because, Refusal};
 use crate::contract::class::{Mode, Outcome};
 use crate::contract::key::EntryId;
-use crate::ledger::{self, Look, Prior, Priors, State, Stored};
+use crate::ledger::{self, Look, Obstacle, Prior, Priors, State, Stored};
 use crate::metrics::{Decision, DuplicateResult};
 
 /// How long a repeat waits for the lookup of its first attempt; then it is answered as if there were
@@ -59,7 +59,13 @@ impl Step for Replay {
             Err(_) if write.mode == Mode::Observe => Priors::default(),
             Err(_) => return Err(write.refuse(Refusal::LedgerUnavailable)),
         };
-        let (priors, judgement) = self.judged(&write, priors).await;
+        let (mut priors, mut judgement) = self.judged(&write, priors).await;
+        if self.is_overtaken(&write, &judgement).await
+            && let Some(prior) = &mut priors.by_digest
+        {
+            (prior.delivered, prior.answered) = (true, true);
+            judgement = judge(&asked(&write, self.shared.clock.now_ms()), &priors);
+        }
         let standing = match judgement {
             Judgement::Go(standing) => standing,
             Judgement::Replay(_) if write.mode == Mode::Observe => {
@@ -121,6 +127,17 @@ impl Replay {
             }
             Err(_) => (priors, judgement),
         }
+    }
+
+    /// Whether a call without a key would be given the answer of an earlier one whose effect another
+    /// write has changed since: that answer is no longer true, whether or not it was delivered.
+    async fn is_overtaken(&self, write: &Write, judgement: &Judgement) -> bool {
+        let Judgement::Replay(entry) = judgement else { return false };
+        write.control.key.is_none()
+            && matches!(
+                self.shared.ledger.superseded(*entry, &HashSet::new()).await,
+                Ok(Some(Obstacle::After(_)))
+            )
     }
 
     /// Looks an entry up for a repeat of it; says whether that settled it.
