@@ -63,6 +63,12 @@ pub fn oddity(path: &str) -> Option<Oddity> {
         if decoded.split(|byte| *byte == b'/').any(|part| matches!(part, b"." | b"..")) {
             return other("a dot segment");
         }
+        // Readers that take these off, or off a segment's end, find an empty one.
+        let text = std::str::from_utf8(&decoded).unwrap_or_default();
+        let is_padding = |character: char| character == '.' || character.is_whitespace();
+        if !text.is_empty() && text.chars().all(is_padding) {
+            return other("a segment of nothing but dots and spaces");
+        }
     }
     if has_encoded_slash {
         return Some(Oddity::EncodedSlash);
@@ -187,6 +193,10 @@ mod tests {
             ("/v1/customers/", "plain"),
             ("/a/.well-known/x", "plain"),
             ("/a/..b", "plain"),
+            ("/a/%20b/...c", "plain"),
+            ("/a/%20", "refused"),
+            ("/a/.../b", "refused"),
+            ("/a/%2e%C2%A0/b", "refused"),
             ("/v1/%252e%252e/charges", "plain"),
             ("/a%20b", "plain"),
             ("/caf%C3%A9", "plain"),
@@ -289,6 +299,9 @@ mod tests {
             "%2ea",
             "a%20b",
             "%252F",
+            "%20.",
+            "...",
+            "...a",
         ];
         for literal in literals {
             for template in [format!("/{literal}"), format!("/x/{literal}{{id}}/y")] {

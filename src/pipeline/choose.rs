@@ -18,7 +18,7 @@ use crate::call::{Control, Head, Oddity, Transport, effective_mode};
 use crate::contract::class::{Class, Mode};
 use crate::contract::json::Value;
 use crate::contract::key::{Key, Place};
-use crate::contract::operation::{Operation, Target, is_get, is_safe};
+use crate::contract::operation::{Operation, Target, is_safe};
 use crate::contract::path::Scope;
 use crate::contract::report::Report;
 use crate::http::body::{RequestDoc, has_case_twin};
@@ -112,11 +112,10 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The class of the declared GET that writes, and is spelt as this one is, or nearly so. Only a GET
-    /// and a HEAD are taken for it.
+    /// The class of what is declared for its method, writes, and is spelt as this one is, or nearly so. Only
+    /// a GET and a HEAD are taken for a GET.
     pub(super) fn folds_onto_write(&self, snapshot: &Snapshot) -> Option<Class> {
-        let folded = is_get(self.method).then(|| snapshot.folds_onto_write(self.path)).flatten();
-        folded.map(|(class, _)| class)
+        snapshot.folds_onto_write(self.method, self.path).map(|(class, _)| class)
     }
 
     /// What the call is where nothing is declared for its target: a safe method's is a read, unless the
@@ -139,6 +138,31 @@ impl Asked<'_> {
         }
     }
 
+    /// Whether its path is one of the operation's own.
+    pub(super) fn is_spelt_as(&self, operation: &Operation) -> bool {
+        match &operation.target {
+            Target::Http { template, .. } => template.matches(self.path).is_some(),
+            Target::Tool { .. } => false,
+        }
+    }
+
+    /// The request as the rules of the operation read it that was chosen: its template's parameters are
+    /// its own, and not those of another that its target may be.
+    pub(super) fn as_read_by(
+        &self,
+        groups: &[&Group],
+        operation: &Operation,
+        doc: RequestDoc,
+    ) -> RequestDoc {
+        match groups {
+            [] | [_] => doc,
+            _ => {
+                let params = parameters_of(operation, self.path);
+                RequestDoc::new(&params, self.query, self.headers, doc.body)
+            }
+        }
+    }
+
     /// Which operation it is, of those that its target may be.
     pub(super) fn choose<'g>(&self, groups: &[&'g Group], doc: &RequestDoc) -> Choice<'g> {
         let scope = |doc| Scope { before: None, request: doc, response: None, key: None };
@@ -157,6 +181,15 @@ impl Asked<'_> {
                 choose_each(&asked)
             }
         }
+    }
+}
+
+/// The template's parameters of the operation, still encoded; none where the path is another's, that a
+/// lenient upstream takes for its own.
+fn parameters_of<'a>(operation: &'a Operation, path: &'a str) -> Vec<(&'a str, &'a str)> {
+    match &operation.target {
+        Target::Http { template, .. } => template.matches(path).unwrap_or_default(),
+        Target::Tool { .. } => Vec::new(),
     }
 }
 
@@ -276,8 +309,5 @@ pub(super) fn is_allowed(oddity: &Oddity, groups: &[&Group]) -> bool {
 /// The template's parameters of the first group, still encoded.
 pub(super) fn parameters<'a>(groups: &[&'a Group], path: &'a str) -> Vec<(&'a str, &'a str)> {
     let first = groups.first().and_then(|group| group.operations.first());
-    match first.map(|served| &served.operation.target) {
-        Some(Target::Http { template, .. }) => template.matches(path).unwrap_or_default(),
-        Some(Target::Tool { .. }) | None => Vec::new(),
-    }
+    first.map(|served| parameters_of(&served.operation, path)).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ use crate::call::{Control, Head};
 use crate::contract::class::{Class, Mode};
 use crate::contract::json::Value;
 use crate::contract::key::{Key, Place};
-use crate::contract::operation::Operation;
+use crate::contract::operation::{Operation, is_safe};
 use crate::contract::path::{Request, Scope};
 use crate::contract::prefill::WaysBack;
 use crate::contract::undo::resolve_draft;
@@ -98,9 +98,18 @@ pub fn http(
     };
     let doc = RequestDoc::new(&parameters(groups, path), query, &head.headers, body);
     let choice = asked.choose(groups, &doc);
+    let doc = match &choice {
+        Choice::Declared(served) => asked.as_read_by(groups, &served.operation, doc),
+        Choice::Undeclared { .. } => doc,
+    };
     let undeclared = Undeclared {
         class: asked.undeclared_class(snapshot),
-        is_folded: asked.folds_onto_write(snapshot).is_some(),
+        is_folded: match &choice {
+            Choice::Declared(served) => !asked.is_spelt_as(&served.operation),
+            Choice::Undeclared { .. } => {
+                groups.is_empty() && is_safe(method) && asked.folds_onto_write(snapshot).is_some()
+            }
+        },
     };
     let form = Form {
         snapshot,
@@ -157,7 +166,7 @@ enum Stage {
 #[derive(Clone, Copy)]
 struct Undeclared {
     class: Class,
-    /// It is spelt nearly like a declared GET that writes.
+    /// Its path is not that of what it may be, but spelt nearly so.
     is_folded: bool,
 }
 
@@ -192,7 +201,7 @@ fn told(
         }
     };
     let Terms { class, level } = terms;
-    let is_folded = undeclared.is_folded && matches!(found, Found::None);
+    let is_folded = undeclared.is_folded;
     let lost = back.lost();
     explain(snapshot, &Imagined { found, choice, request, is_folded, class, level, lost })
 }

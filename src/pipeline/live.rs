@@ -204,7 +204,6 @@ fn stand_in(operation: Operation) -> Served {
         read_header: static_read_header(&operation.id),
         operation,
         index: usize::MAX,
-        is_by_method: true,
         notes: Vec::new(),
         ceiling: Ceiling::None,
         schema_sha256: None,

@@ -250,6 +250,7 @@ impl<R> Select<R> {
         let params = parameters(groups, head.path());
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = chosen_of(&doc)?;
+        let doc = asked.as_read_by(groups, &chosen.served.operation, doc);
         let would = match match_fault(groups, Some(&chosen.served.operation), &doc) {
             Some(refusal) if mode == Mode::Enforce => return Err(chosen.refused(refusal)),
             fault => would.or(fault.map(|refusal| refusal.code())).or(chosen.would),
