@@ -11,6 +11,7 @@ use super::pairs;
 use crate::call::Oddity;
 use crate::call::refusal::Refusal;
 use crate::contract::json::folded;
+use crate::contract::overrides;
 
 /// The longest target that is taken, in bytes (standards H-20o).
 pub const MAX_TARGET: usize = 16 * 1024;
@@ -149,15 +150,10 @@ fn is_plain_authority(host: &[u8]) -> bool {
     }
 }
 
-/// Names under which gateways take another method from a query.
-const OVERRIDES: [&str; 4] =
-    ["_method", "x-http-method", "x-http-method-override", "x-method-override"];
-
 /// Whether a reader takes a decoded name of a query, a form or a JSON body for one that asks for another
 /// method: PHP reads `.method`, ` _method` and `_method[` so.
 pub fn is_override(name: &str) -> bool {
-    let folded = folded(name);
-    OVERRIDES.contains(&folded.as_str())
+    overrides::is_member(&folded(name))
 }
 
 /// Whether the query asks for another method (standards H-32).
@@ -264,6 +260,7 @@ mod tests {
         assert!(overrides_method(Some("a=1&_method=DELETE")));
         assert!(overrides_method(Some("_Method=DELETE")));
         assert!(overrides_method(Some("%5fmethod=DELETE")));
+        assert!(overrides_method(Some("%24httpMethod=DELETE")));
         for name in
             [".method", "+_method", "%20.method", "_method%00", "_method%5B%5D", "%FF;_method"]
         {

@@ -11,11 +11,11 @@ use http::{HeaderMap, Method, Uri};
 
 use super::back::{Terms, ways_back};
 use super::choose::{
-    Asked, class_of_unmatched, is_allowed, match_fault, parameters, read_otherwise, sole,
-    tool_fault, write_fault,
+    Asked, class_of_unmatched, is_allowed, parameters, read_otherwise, sole, tool_fault,
+    write_fault,
 };
 use super::places::{Read, is_decided_by_twins};
-use crate::call::refusal::Refusal;
+use crate::call::refusal::{Refusal, Twofold};
 use crate::call::{Control, Head};
 use crate::contract::class::{Class, Mode};
 use crate::contract::json::Value;
@@ -44,7 +44,9 @@ pub fn tool(snapshot: &Snapshot, name: &str, arguments: Value<'_>) -> Explained 
         Choice::Undeclared { .. } if snapshot.undeclared() == policy::Undeclared::Refuse => {
             Some(Refusal::Undeclared)
         }
-        _ if is_decided_by_twins(found.groups(), is_twin) => Some(Refusal::AmbiguousMember),
+        _ if is_decided_by_twins(found.groups(), is_twin) => {
+            Some(Refusal::AmbiguousMember(Twofold::Twice))
+        }
         Choice::Declared(served) if served.operation.class.is_write() => {
             tool_fault(&served.operation, arguments, &mut Control::default())
         }
@@ -113,6 +115,7 @@ pub fn http(
     };
     let form = Form {
         snapshot,
+        asked: &asked,
         found: &found,
         choice: &choice,
         class: match &choice {
@@ -209,6 +212,7 @@ fn told(
 /// A plain HTTP call that was matched.
 struct Form<'a> {
     snapshot: &'a Snapshot,
+    asked: &'a Asked<'a>,
     found: &'a Found<'a>,
     choice: &'a Choice<'a>,
     class: Class,
@@ -237,7 +241,7 @@ impl Form<'_> {
         if self.is_enforced && groups.is_empty() && !is_write && self.has_body {
             return Some((Refusal::UndeclaredBody, Stage::Refused));
         }
-        let fault = match_fault(groups, operation, self.doc);
+        let fault = self.asked.match_fault(groups, operation, self.doc);
         if let Some(fault) = fault.filter(|_| self.is_enforced) {
             return Some((fault, Stage::Refused));
         }

@@ -63,7 +63,9 @@ pub use explain::{Explained, Imagined, explain, explain_unmatched};
 pub use file::Undeclared;
 pub use folder::{MAX_FILES, MAX_TOTAL, folders, load, load_within};
 pub use import::{Imported, import_openapi, import_tools};
-pub use route::{Choice, Found, Group, choose, choose_each, is_satisfied};
+pub use route::{
+    Choice, Elsewhere, Found, Group, choose, choose_each, is_satisfied, is_worse_elsewhere,
+};
 pub use tree::{MAX_FILE, Span};
 pub use watch::{Faulty, Poll, READ_EVERY, Watch};
 

@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::contract::assertion::equal;
+use crate::contract::assertion::{equal, is_alike};
 use crate::contract::class::{Class, Level};
 use crate::contract::json::{Kind, Value};
-use crate::contract::operation::{Condition, Target, Test, is_get, is_safe};
+use crate::contract::operation::{Condition, Operation, Target, Test, is_get, is_safe};
 use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
 use crate::contract::template::{Part, Specificity, Template};
 
@@ -92,7 +92,7 @@ impl Group {
 }
 
 fn reads_body(condition: &Condition) -> bool {
-    matches!(condition.path.segments.first(), Some(Segment::Name(name)) if name == "body")
+    condition.reads("body")
 }
 
 /// What the router knows of a method and path.
@@ -362,6 +362,84 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
     is_query
         && condition.path.root == Root::Request
         && matches!(scope.request, Request::Http { .. })
+}
+
+/// What some reader finds for a condition elsewhere than it reads, or under another spelling.
+#[derive(Clone, Debug)]
+pub enum Elsewhere<'v> {
+    /// Nothing.
+    Nowhere,
+    /// Something that is not known here, or is not what the condition can be asked of.
+    Unknown,
+    /// These values, of which a reader takes one.
+    Values(Vec<Value<'v>>),
+}
+
+/// Whether a call is more severe, or needs a stricter confirmation, to some reader who finds what
+/// conditions read elsewhere than they do; `chosen` is what it is to the policy.
+pub fn is_worse_elsewhere<'v>(
+    asked: &[(&Group, &Scope<'_>)],
+    chosen: &Operation,
+    elsewhere: impl Fn(&Operation, &Condition) -> Elsewhere<'v>,
+) -> bool {
+    let own = (chosen.class, chosen.confirm);
+    // Whether it may be this variant, and whether it surely is.
+    let reading = |operation: &Operation, scope: &Scope<'_>| {
+        let mut is_touched = false;
+        let (mut may, mut must) = (true, true);
+        for condition in &operation.conditions {
+            let elsewhere = elsewhere(operation, condition);
+            is_touched |= !matches!(elsewhere, Elsewhere::Nowhere);
+            let (may_hold, may_fail) = readings(condition, scope, &elsewhere);
+            may &= may_hold;
+            must &= !may_fail;
+        }
+        (is_touched, may, must)
+    };
+    asked.iter().any(|(group, _)| {
+        // Templates that are the same but for the names of their parameters are one target.
+        let of_target = asked.iter().filter(|(other, _)| is_same(other, group));
+        let variants = of_target.flat_map(|(group, scope)| {
+            let operations = group.operations.iter().map(|served| &served.operation);
+            operations.map(|operation| (operation, reading(operation, scope)))
+        });
+        let variants: Vec<(&Operation, (bool, bool, bool))> = variants.collect();
+        if variants.iter().all(|(_, (is_touched, ..))| !is_touched) {
+            return false;
+        }
+        let sure = variants.iter().filter(|(_, (.., must))| *must);
+        let most = sure.map(|(operation, _)| operation.conditions.len()).max();
+        let mut possible = variants.iter().filter(|(operation, (_, may, _))| {
+            *may && most.is_none_or(|most| operation.conditions.len() >= most)
+        });
+        // None of them is what nothing at a declared target is milder than.
+        let is_open = most.is_none() && is_worse((Class::Irreversible, group.strictest), own);
+        is_open
+            || possible.any(|(operation, _)| is_worse((operation.class, operation.confirm), own))
+    })
+}
+
+/// Whether a condition holds to some reader, and whether it fails to some.
+fn readings(condition: &Condition, scope: &Scope<'_>, elsewhere: &Elsewhere<'_>) -> (bool, bool) {
+    let holds = is_satisfied(condition, scope);
+    let may_hold = holds || may_be_satisfied(condition, scope);
+    let values = match elsewhere {
+        Elsewhere::Nowhere => return (may_hold, !holds),
+        Elsewhere::Unknown => return (true, true),
+        Elsewhere::Values(values) => values,
+    };
+    let test = &condition.test;
+    let may = |value: &Value<'_>| match test {
+        Test::Absent => value.is_null(),
+        _ => !value.is_null() && seems_to_hold(test, *value),
+    };
+    let must = |value: &Value<'_>| match test {
+        Test::Absent => value.is_null(),
+        Test::Exists => !value.is_null(),
+        Test::Equals(literal) => is_alike(*value, literal.root()),
+        Test::OneOf(literals) => literals.iter().any(|literal| is_alike(*value, literal.root())),
+    };
+    (may_hold || values.iter().any(may), !holds || !values.iter().all(must))
 }
 
 /// What a path is that two readers may take for two: all that either takes it for, of which the most
