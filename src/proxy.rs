@@ -730,7 +730,7 @@ fn rejected(refusal: &Refusal) -> Rejected {
         Refusal::Framing(_) => Rejected::Framing,
         Refusal::InvalidJson(fault) if fault.starts_with("duplicate") => Rejected::DuplicateJsonKey,
         Refusal::InvalidJson(fault) if fault.starts_with("nesting") => Rejected::Depth,
-        Refusal::InvalidJson(_) | Refusal::AmbiguousMember => Rejected::InvalidJson,
+        Refusal::InvalidJson(_) | Refusal::AmbiguousMember(_) => Rejected::InvalidJson,
         Refusal::DuplicateHeader(_)
         | Refusal::ReservedHeader(_)
         | Refusal::InvalidKey(_)

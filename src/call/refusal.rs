@@ -27,6 +27,40 @@ pub enum Turn {
     Operator,
 }
 
+/// How what a rule reads has two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twofold {
+    /// Its name stands only where, or so spelt that, some readers find it and the policy does not, and to
+    /// those the call would be more than it is to the policy.
+    Elsewhere,
+    /// Its name comes twice in one place, as some readers compare names.
+    Twice,
+    /// Its name stands in two places, which some readers merge.
+    TwoPlaces,
+}
+
+impl Twofold {
+    fn message(self) -> &'static str {
+        match self {
+            Self::Elsewhere => {
+                "A name that a rule reads stands in the query where the rule reads the body, or in \
+                 the body where it reads the query, or is a header spelt with `_`. Some gateways \
+                 take it all the same, and would do more than the rule allows for. Send it where \
+                 and as the API documents it, or leave it out."
+            }
+            Self::Twice => {
+                "The body or query names a member twice, or twice but for case or spelling, and a \
+                 rule reads it. Send each name once."
+            }
+            Self::TwoPlaces => {
+                "A name that a rule reads stands in the query and in the body, or in two headers \
+                 that differ in `_` and `-`, and gateways differ in which they take. Send it once, \
+                 where the API documents it."
+            }
+        }
+    }
+}
+
 /// What a challenge tells the caller (contract section 4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Challenge {
@@ -137,8 +171,8 @@ pub enum Refusal {
     AmbiguousPath(&'static str),
     /// An answer was recorded, and was too large to keep.
     AnswerNotKept(EntryId, Option<Removed>),
-    /// A member names something twice, equal but for case or spelling, where a rule reads it.
-    AmbiguousMember,
+    /// What a rule reads has two readings.
+    AmbiguousMember(Twofold),
     /// The state before the call could not be read or kept; why, for people.
     BeforeUnread(String),
     /// The body ended early or broke.
@@ -187,7 +221,7 @@ pub enum Refusal {
     Loop,
     /// The body's type is not one that this operation takes.
     MediaType,
-    /// A header, query or form member that asks for another method.
+    /// A header, query or form member that asks for another method, or a header for another path.
     MethodOverride,
     /// A method that is not proxied.
     MethodRefused,
@@ -251,7 +285,7 @@ impl Refusal {
     pub fn code(&self) -> &'static str {
         match self {
             Self::AmbiguousPath(_) => "ambiguous_path",
-            Self::AmbiguousMember => "ambiguous_member",
+            Self::AmbiguousMember(_) => "ambiguous_member",
             Self::AnswerNotKept(..) => "answer_not_kept",
             Self::BeforeUnread(_) => "before_unread",
             Self::BodyBroken => "body_broken",
@@ -326,7 +360,7 @@ impl Refusal {
     pub fn status(&self) -> u16 {
         match self {
             Self::AmbiguousPath(_)
-            | Self::AmbiguousMember
+            | Self::AmbiguousMember(_)
             | Self::BodyBroken
             | Self::CarrierAbsent(_)
             | Self::CarrierTooShort
@@ -401,7 +435,7 @@ impl Refusal {
             | Self::ToolUnseen => Turn::AgentLater,
             Self::OutcomeUnknown(..) => Turn::Person,
             Self::AmbiguousPath(_)
-            | Self::AmbiguousMember
+            | Self::AmbiguousMember(_)
             | Self::AnswerNotKept(..)
             | Self::BodyBroken
             | Self::BodyTooLarge(_)
@@ -505,9 +539,7 @@ impl Refusal {
             Self::AmbiguousPath(what) => format!(
                 "The path can be read in more than one way ({what}). Write it in its plain form."
             ),
-            Self::AmbiguousMember => "The body or query names a member twice, or twice but for \
-                 case, and a rule reads it. Send each name once."
-                .to_owned(),
+            Self::AmbiguousMember(twofold) => twofold.message().to_owned(),
             Self::AnswerNotKept(entry, removed) => {
                 let why = match removed {
                     None => "was lost, too large to keep, or of a kind that is not kept",
@@ -582,8 +614,8 @@ impl Refusal {
             Self::MediaType => {
                 "The body's Content-Type is not one that this operation takes.".to_owned()
             }
-            Self::MethodOverride => "The request asks for another method by a header, query or \
-                 form member. Send the method itself."
+            Self::MethodOverride => "The request asks for another method or path by a header, or \
+                 by a member of its query or body. Send the method and the path themselves."
                 .to_owned(),
             Self::MethodRefused => "This method is not proxied.".to_owned(),
             Self::NoDraftForm => "This operation has no draft form, so it cannot be staged. The \

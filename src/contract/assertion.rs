@@ -161,6 +161,25 @@ impl Selected<'_> {
     }
 }
 
+/// Whether a value is the other to a reader who has it as text: it is equal, has the same text, or is a
+/// list of which each element is so. Neither is more than the other to such a reader.
+pub fn is_alike(left: Value<'_>, right: Value<'_>) -> bool {
+    let text = |value: Value<'_>| match value.kind() {
+        Kind::String => value.as_str().map(|text| text.into_owned()),
+        Kind::Bool | Kind::Number => Some(value.raw().to_owned()),
+        Kind::Array | Kind::Null | Kind::Object => None,
+    };
+    let is_each = |list: Value<'_>, other: Value<'_>| {
+        let mut elements = list.elements().peekable();
+        elements.peek().is_some()
+            && elements.all(|element| element.kind() != Kind::Array && is_alike(element, other))
+    };
+    equal(left, right)
+        || text(left).is_some_and(|left| text(right) == Some(left))
+        || (right.kind() != Kind::Array && is_each(left, right))
+        || (left.kind() != Kind::Array && is_each(right, left))
+}
+
 /// Whether two values are equal: the same type, strings by code points, numbers by exact decimal
 /// value, arrays in order, objects whatever the order of their members.
 pub fn equal(left: Value<'_>, right: Value<'_>) -> bool {

@@ -18,6 +18,7 @@ pub mod declared;
 pub mod json;
 pub mod key;
 pub mod operation;
+pub mod overrides;
 pub mod path;
 pub mod pin;
 pub mod plan;

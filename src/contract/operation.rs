@@ -10,7 +10,7 @@ use super::assertion::Assertion;
 use super::class::{Class, IsError, Kind, Level, Mode, OnUnknown, Repeat, ResponseSource};
 use super::json::Doc;
 use super::key::{Carrier, Digest, OperationId};
-use super::path::Path;
+use super::path::{Path, Segment};
 use super::plan::{Plan, Source};
 use super::pointer::Pointer;
 use super::selector::Selector;
@@ -64,6 +64,13 @@ pub struct Condition {
     pub path: Path,
     /// What it must be.
     pub test: Test,
+}
+
+impl Condition {
+    /// Whether it reads this section of an HTTP request.
+    pub fn reads(&self, section: &str) -> bool {
+        matches!(self.path.segments.first(), Some(Segment::Name(name)) if name == section)
+    }
 }
 
 /// The closed predicates of `match.where`.

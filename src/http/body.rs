@@ -12,9 +12,11 @@ use http::{HeaderMap, header};
 use super::pairs;
 use super::target::is_override;
 use crate::call::digest::{BodyForm, is_credential};
-use crate::call::refusal::Refusal;
+use crate::call::refusal::{Refusal, Twofold};
+use crate::contract::assertion::is_alike;
 use crate::contract::json::{Doc, Value, folded, folds_onto, owner, write_string};
 use crate::contract::path::Request;
+use crate::policy::Elsewhere;
 
 /// A request body by its type.
 #[derive(Clone, Debug)]
@@ -122,6 +124,18 @@ pub fn essence(headers: &HeaderMap) -> &str {
     let value = value.unwrap_or_default();
     let end = memchr::memchr(b';', value.as_bytes()).unwrap_or(value.len());
     value.get(..end).unwrap_or_default().trim()
+}
+
+/// Whether gateways may make parameters of a body that is not read here: of parts and XML they do, and of one
+/// that says nothing of its type some do. Of pictures, bytes, YAML and protocol buffers none does.
+fn may_be_parameters(headers: &HeaderMap) -> bool {
+    let essence = essence(headers).to_ascii_lowercase();
+    let is_opaque = ["audio/", "font/", "image/", "video/", "application/grpc"];
+    let is_opaque = is_opaque.iter().any(|start| essence.starts_with(start))
+        || essence == "application/octet-stream"
+        || essence.contains("yaml")
+        || essence.contains("protobuf");
+    !is_opaque
 }
 
 /// Whether a media type is JSON: `application/json` or `*/*+json`.
@@ -248,6 +262,8 @@ pub struct RequestDoc {
     /// Query names that come twice but for case, or beside a `;`, folded.
     doubled_query: Vec<String>,
     is_readable: bool,
+    /// Gateways make parameters of a body of its type.
+    may_be_parameters: bool,
 }
 
 impl RequestDoc {
@@ -301,17 +317,19 @@ impl RequestDoc {
             doubled.extend(parted_further(query.unwrap_or_default().as_bytes(), &pairs));
             doubled
         };
+        let may_be_parameters = matches!(body, BodyDoc::Opaque) && may_be_parameters(headers);
         let head = Doc::parse(json);
         is_readable = is_readable && head.is_ok();
         let head = head.or_else(|_| Doc::parse("{\"path\":{},\"query\":{},\"header\":{}}"));
         match head {
-            Ok(head) => Self { head, body, doubled_query, is_readable },
+            Ok(head) => Self { head, body, doubled_query, is_readable, may_be_parameters },
             // The text above is JSON; this arm keeps the function total.
             Err(_) => Self {
                 head: Doc::default(),
                 body: BodyDoc::Opaque,
                 doubled_query,
                 is_readable: false,
+                may_be_parameters,
             },
         }
     }
@@ -326,45 +344,90 @@ impl RequestDoc {
         }
     }
 
-    /// Whether what a rule reads at this place can be resolved in two ways: a name that comes twice
-    /// but for case on the way to it, or in query and form both (contract section 2, Bodies), or a
-    /// header that is there under a spelling with `_`.
-    pub fn is_ambiguous(&self, section: &str, names: &[String]) -> bool {
-        let Some(first) = names.first() else {
-            return false;
-        };
+    /// How what a rule reads at this place can be resolved in two ways, if it can: a name that comes twice
+    /// on the way to it, as readers compare names; or one that stands in query and body both (contract
+    /// section 2, Bodies), in a JSON body with another value; or one that stands only in the other of the
+    /// two; or a header that is there under a spelling with `_`.
+    pub fn twofold(&self, section: &str, names: &[String]) -> Option<Twofold> {
+        let (first, rest) = names.split_first()?;
         let folded = folded(first);
-        match section {
-            "query" => {
-                let in_form = matches!(&self.body, BodyDoc::Form(doc, _)
-                    if has_folded(doc.root(), &folded));
-                self.doubled_query.contains(&folded) || in_form
-            }
-            "body" => match &self.body {
-                BodyDoc::Form(_, doubled) => doubled.contains(&folded) || self.is_in_query(&folded),
-                BodyDoc::Json(doc) => has_case_twin(doc.root(), names),
-                // A form without fields: its reader finds the query's (contract section 2, Bodies).
-                BodyDoc::None => self.is_in_query(&folded),
-                BodyDoc::Opaque => false,
-            },
-            // Some readers take `_` in a header's name for `-`, and others drop such a header.
-            "header" => {
-                let headers = self.head.root().get("header");
-                let name = first.replace('_', "-");
-                headers.is_some_and(|headers| {
-                    let mut names = headers.members().map(|member| member.name());
-                    names.any(|known| known.contains('_') && known.replace('_', "-") == name)
-                })
-            }
-            _ => false,
+        let is_twice = match (section, &self.body) {
+            ("query", _) => self.doubled_query.contains(&folded),
+            ("body", BodyDoc::Form(_, doubled)) => doubled.contains(&folded),
+            ("body", BodyDoc::Json(doc)) => has_case_twin(doc.root(), names),
+            (_, _) => false,
+        };
+        if is_twice {
+            return Some(Twofold::Twice);
+        }
+        let values = match self.elsewhere(section, names) {
+            Elsewhere::Nowhere => return None,
+            Elsewhere::Unknown => Vec::new(),
+            Elsewhere::Values(values) => values,
+        };
+        let own = match section {
+            "body" => self.body.value(),
+            _ => self.head.root().get(section),
+        };
+        let is_own = |name: &str| match section {
+            "header" => name == first,
+            _ => folds_onto(name, &folded),
+        };
+        let own: Vec<Value<'_>> = own
+            .into_iter()
+            .flat_map(Value::members)
+            .filter(|member| is_own(&member.name()))
+            .map(|member| member.value)
+            .collect();
+        let is_form = matches!(self.body, BodyDoc::Form(..)) && section != "header";
+        let is_same = rest.is_empty()
+            && !values.is_empty()
+            && own.iter().all(|own| values.iter().all(|value| is_alike(*own, *value)));
+        match own.is_empty() {
+            true => Some(Twofold::Elsewhere),
+            false => (is_form || !is_same).then_some(Twofold::TwoPlaces),
         }
     }
 
-    /// Whether some reader finds a name, folded, in the query.
-    fn is_in_query(&self, folded: &str) -> bool {
-        let query = self.head.root().get("query");
-        self.doubled_query.iter().any(|name| name == folded)
-            || query.is_some_and(|query| has_folded(query, folded))
+    /// What some reader finds for a place that a rule reads elsewhere: in the body for the query and in the
+    /// query for the body, because frameworks merge the two, and in a header with `_` for `-`.
+    pub fn elsewhere(&self, section: &str, names: &[String]) -> Elsewhere<'_> {
+        let Some((first, rest)) = names.split_first() else { return Elsewhere::Nowhere };
+        let folded = folded(first);
+        let other = match section {
+            "query" => self.body.value(),
+            "body" => self.head.root().get("query"),
+            // Some readers take `_` in a header's name for `-`, and others drop such a header.
+            "header" => self.head.root().get("header"),
+            _ => None,
+        };
+        let is_hidden = match (section, &self.body) {
+            ("query", BodyDoc::Form(_, doubled)) => doubled.contains(&folded),
+            ("body", _) => self.doubled_query.contains(&folded),
+            (_, _) => false,
+        };
+        if is_hidden {
+            return Elsewhere::Unknown;
+        }
+        let dashed = first.replace('_', "-");
+        let is_it = |name: &str| match section {
+            "header" => name.contains('_') && name.replace('_', "-") == dashed,
+            _ => folds_onto(name, &folded),
+        };
+        let members = other.into_iter().flat_map(Value::members);
+        let values: Vec<Value<'_>> =
+            members.filter(|member| is_it(&member.name())).map(|member| member.value).collect();
+        match (values.is_empty(), rest) {
+            (true, _) => Elsewhere::Nowhere,
+            (false, []) => Elsewhere::Values(values),
+            // Text is not what has members, and a reader may make it so.
+            (false, _) => Elsewhere::Unknown,
+        }
+    }
+
+    /// Whether there is a body that is not read here, and of which gateways make parameters.
+    pub fn has_unread_parameters(&self) -> bool {
+        matches!(self.body, BodyDoc::Opaque) && self.may_be_parameters
     }
 
     /// Whether its JSON body has a member under which frameworks take another method (standards H-32). In
@@ -390,10 +453,6 @@ impl RequestDoc {
         let parent = parents.iter().try_fold(root, |at, name| Some(at?.get(name)));
         parent.flatten().is_some_and(|parent| parent.has_twin(last))
     }
-}
-
-fn has_folded(object: Value<'_>, folded: &str) -> bool {
-    object.members().any(|member| folds_onto(&member.name(), folded))
 }
 
 /// Whether an object on the way along these names has two members that are equal but for case.
@@ -551,7 +610,7 @@ mod tests {
         let body = read(form, "amount=2000&currency=usd&metadata[key]=v").unwrap();
         let doc = RequestDoc::new(&[], None, &HeaderMap::new(), body);
         assert_eq!(text(&doc, "request.body.amount").as_deref(), Some("\"2000\""));
-        assert!(!doc.is_ambiguous("body", &["amount".to_owned()]));
+        assert_eq!(None, doc.twofold("body", &["amount".to_owned()]));
 
         for body in [
             "amount=1&amount=2",
@@ -564,18 +623,18 @@ mod tests {
             "amount=1&amount.x=2",
         ] {
             let doc = RequestDoc::new(&[], None, &HeaderMap::new(), read(form, body).unwrap());
-            assert!(doc.is_ambiguous("body", &["amount".to_owned()]), "{body}");
+            assert!(doc.twofold("body", &["amount".to_owned()]).is_some(), "{body}");
         }
         let nested = read(form, "to.city=1&to.zip=2").unwrap();
         let nested = RequestDoc::new(&[], None, &HeaderMap::new(), nested);
-        assert!(!nested.is_ambiguous("body", &["to.city".to_owned()]));
+        assert_eq!(None, nested.twofold("body", &["to.city".to_owned()]));
         let php = read(form, "to.city=1&to_city=2").unwrap();
         let php = RequestDoc::new(&[], None, &HeaderMap::new(), php);
-        assert!(php.is_ambiguous("body", &["to.city".to_owned()]));
+        assert!(php.twofold("body", &["to.city".to_owned()]).is_some());
         let body = read(form, "amount=1").unwrap();
         let both = RequestDoc::new(&[], Some("AMOUNT=2"), &HeaderMap::new(), body);
-        assert!(both.is_ambiguous("body", &["amount".to_owned()]));
-        assert!(both.is_ambiguous("query", &["AMOUNT".to_owned()]));
+        assert!(both.twofold("body", &["amount".to_owned()]).is_some());
+        assert!(both.twofold("query", &["AMOUNT".to_owned()]).is_some());
         for name in ["_method", ".method", "+_method", "_method%00", "_method%5B0%5D"] {
             let body = format!("{name}=DELETE").leak();
             assert_eq!(read(form, body).unwrap_err(), "method_override");
@@ -586,8 +645,8 @@ mod tests {
     fn json_members_equal_but_for_case_are_ambiguous_where_they_are_read() {
         let body = read("application/json", "{\"a\":{\"b\":1,\"B\":2},\"c\":3}").unwrap();
         let doc = RequestDoc::new(&[], None, &HeaderMap::new(), body);
-        assert!(doc.is_ambiguous("body", &["a".to_owned(), "b".to_owned()]));
-        assert!(!doc.is_ambiguous("body", &["a".to_owned()]));
-        assert!(!doc.is_ambiguous("body", &["c".to_owned()]));
+        assert!(doc.twofold("body", &["a".to_owned(), "b".to_owned()]).is_some());
+        assert_eq!(None, doc.twofold("body", &["a".to_owned()]));
+        assert_eq!(None, doc.twofold("body", &["c".to_owned()]));
     }
 }

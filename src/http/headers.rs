@@ -16,6 +16,7 @@ use crate::call::digest::is_credential;
 use crate::call::refusal::Refusal;
 use crate::call::{Confirmation, Control};
 use crate::contract::key::Key;
+use crate::contract::overrides;
 
 /// The caller's idempotency key.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -240,7 +241,7 @@ enum NameClass {
     Hop,
     /// May come once only; the word names it.
     Single(&'static str),
-    /// Asks for another method.
+    /// Asks for another method or path.
     Override,
     /// Ours to set: removed.
     Reserved,
@@ -283,17 +284,12 @@ fn plain_class(name: &str, report: &HeaderName) -> NameClass {
         "effect-task" => NameClass::Single("effect-task"),
         "host" => NameClass::Single("host"),
         "idempotency-key" => NameClass::Single("idempotency-key"),
-        // `-method` is how `_method` folds.
-        "-method"
-        | "x-forwarded-method"
-        | "x-http-method"
-        | "x-http-method-override"
-        | "x-method-override" => NameClass::Override,
         "idempotent-replayed" => NameClass::Reserved,
         // Crumbs of HTTP/2 are several lines by right.
         "cookie" => NameClass::EndToEnd,
         "expect" => NameClass::Expect,
         "via" => NameClass::Via,
+        _ if overrides::is_header(name) => NameClass::Override,
         _ if is_credential(name) => NameClass::Single("a credential header"),
         _ if name.starts_with("x-anvil-") || name == report.as_str() => NameClass::Reserved,
         _ => NameClass::EndToEnd,

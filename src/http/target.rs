@@ -11,6 +11,7 @@ use super::pairs;
 use crate::call::Oddity;
 use crate::call::refusal::Refusal;
 use crate::contract::json::folded;
+use crate::contract::overrides;
 
 /// The longest target that is taken, in bytes (standards H-20o).
 pub const MAX_TARGET: usize = 16 * 1024;
@@ -62,6 +63,12 @@ pub fn oddity(path: &str) -> Option<Oddity> {
         }
         if decoded.split(|byte| *byte == b'/').any(|part| matches!(part, b"." | b"..")) {
             return other("a dot segment");
+        }
+        // Readers that take these off, or off a segment's end, find an empty one.
+        let text = std::str::from_utf8(&decoded).unwrap_or_default();
+        let is_padding = |character: char| character == '.' || character.is_whitespace();
+        if !text.is_empty() && text.chars().all(is_padding) {
+            return other("a segment of nothing but dots and spaces");
         }
     }
     if has_encoded_slash {
@@ -143,15 +150,10 @@ fn is_plain_authority(host: &[u8]) -> bool {
     }
 }
 
-/// Names under which gateways take another method from a query.
-const OVERRIDES: [&str; 4] =
-    ["_method", "x-http-method", "x-http-method-override", "x-method-override"];
-
 /// Whether a reader takes a decoded name of a query, a form or a JSON body for one that asks for another
 /// method: PHP reads `.method`, ` _method` and `_method[` so.
 pub fn is_override(name: &str) -> bool {
-    let folded = folded(name);
-    OVERRIDES.contains(&folded.as_str())
+    overrides::is_member(&folded(name))
 }
 
 /// Whether the query asks for another method (standards H-32).
@@ -187,6 +189,10 @@ mod tests {
             ("/v1/customers/", "plain"),
             ("/a/.well-known/x", "plain"),
             ("/a/..b", "plain"),
+            ("/a/%20b/...c", "plain"),
+            ("/a/%20", "refused"),
+            ("/a/.../b", "refused"),
+            ("/a/%2e%C2%A0/b", "refused"),
             ("/v1/%252e%252e/charges", "plain"),
             ("/a%20b", "plain"),
             ("/caf%C3%A9", "plain"),
@@ -254,6 +260,7 @@ mod tests {
         assert!(overrides_method(Some("a=1&_method=DELETE")));
         assert!(overrides_method(Some("_Method=DELETE")));
         assert!(overrides_method(Some("%5fmethod=DELETE")));
+        assert!(overrides_method(Some("%24httpMethod=DELETE")));
         for name in
             [".method", "+_method", "%20.method", "_method%00", "_method%5B%5D", "%FF;_method"]
         {
@@ -289,6 +296,9 @@ mod tests {
             "%2ea",
             "a%20b",
             "%252F",
+            "%20.",
+            "...",
+            "...a",
         ];
         for literal in literals {
             for template in [format!("/{literal}"), format!("/x/{literal}{{id}}/y")] {

@@ -11,16 +11,16 @@ use http::{HeaderMap, Method, Uri};
 
 use super::back::{Terms, ways_back};
 use super::choose::{
-    Asked, class_of_unmatched, is_allowed, match_fault, parameters, read_otherwise, sole,
-    tool_fault, write_fault,
+    Asked, class_of_unmatched, is_allowed, parameters, read_otherwise, sole, tool_fault,
+    write_fault,
 };
 use super::places::{Read, is_decided_by_twins};
-use crate::call::refusal::Refusal;
+use crate::call::refusal::{Refusal, Twofold};
 use crate::call::{Control, Head};
 use crate::contract::class::{Class, Mode};
 use crate::contract::json::Value;
 use crate::contract::key::{Key, Place};
-use crate::contract::operation::Operation;
+use crate::contract::operation::{Operation, is_safe};
 use crate::contract::path::{Request, Scope};
 use crate::contract::prefill::WaysBack;
 use crate::contract::undo::resolve_draft;
@@ -44,7 +44,9 @@ pub fn tool(snapshot: &Snapshot, name: &str, arguments: Value<'_>) -> Explained 
         Choice::Undeclared { .. } if snapshot.undeclared() == policy::Undeclared::Refuse => {
             Some(Refusal::Undeclared)
         }
-        _ if is_decided_by_twins(found.groups(), is_twin) => Some(Refusal::AmbiguousMember),
+        _ if is_decided_by_twins(found.groups(), is_twin) => {
+            Some(Refusal::AmbiguousMember(Twofold::Twice))
+        }
         Choice::Declared(served) if served.operation.class.is_write() => {
             tool_fault(&served.operation, arguments, &mut Control::default())
         }
@@ -98,12 +100,22 @@ pub fn http(
     };
     let doc = RequestDoc::new(&parameters(groups, path), query, &head.headers, body);
     let choice = asked.choose(groups, &doc);
+    let doc = match &choice {
+        Choice::Declared(served) => asked.as_read_by(groups, &served.operation, doc),
+        Choice::Undeclared { .. } => doc,
+    };
     let undeclared = Undeclared {
         class: asked.undeclared_class(snapshot),
-        is_folded: asked.folds_onto_write(snapshot).is_some(),
+        is_folded: match &choice {
+            Choice::Declared(served) => !asked.is_spelt_as(&served.operation),
+            Choice::Undeclared { .. } => {
+                groups.is_empty() && is_safe(method) && asked.folds_onto_write(snapshot).is_some()
+            }
+        },
     };
     let form = Form {
         snapshot,
+        asked: &asked,
         found: &found,
         choice: &choice,
         class: match &choice {
@@ -157,7 +169,7 @@ enum Stage {
 #[derive(Clone, Copy)]
 struct Undeclared {
     class: Class,
-    /// It is spelt nearly like a declared GET that writes.
+    /// Its path is not that of what it may be, but spelt nearly so.
     is_folded: bool,
 }
 
@@ -192,7 +204,7 @@ fn told(
         }
     };
     let Terms { class, level } = terms;
-    let is_folded = undeclared.is_folded && matches!(found, Found::None);
+    let is_folded = undeclared.is_folded;
     let lost = back.lost();
     explain(snapshot, &Imagined { found, choice, request, is_folded, class, level, lost })
 }
@@ -200,6 +212,7 @@ fn told(
 /// A plain HTTP call that was matched.
 struct Form<'a> {
     snapshot: &'a Snapshot,
+    asked: &'a Asked<'a>,
     found: &'a Found<'a>,
     choice: &'a Choice<'a>,
     class: Class,
@@ -228,7 +241,7 @@ impl Form<'_> {
         if self.is_enforced && groups.is_empty() && !is_write && self.has_body {
             return Some((Refusal::UndeclaredBody, Stage::Refused));
         }
-        let fault = match_fault(groups, operation, self.doc);
+        let fault = self.asked.match_fault(groups, operation, self.doc);
         if let Some(fault) = fault.filter(|_| self.is_enforced) {
             return Some((fault, Stage::Refused));
         }

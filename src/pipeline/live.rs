@@ -102,6 +102,9 @@ impl std::fmt::Debug for Live {
     }
 }
 
+/// The position of what is no operation of the policy.
+pub const UNDECLARED: usize = usize::MAX;
+
 /// What an undeclared call of one class is served as.
 struct Undeclared {
     class: Class,
@@ -203,8 +206,7 @@ fn stand_in(operation: Operation) -> Served {
     Served {
         read_header: static_read_header(&operation.id),
         operation,
-        index: usize::MAX,
-        is_by_method: true,
+        index: UNDECLARED,
         notes: Vec::new(),
         ceiling: Ceiling::None,
         schema_sha256: None,

@@ -4,14 +4,15 @@
 //! decides about a write, is mapped into a follow-up, or carries its key must have one reading (contract
 //! section 2, Bodies).
 
+use crate::call::refusal::Twofold;
 use crate::contract::assertion::{Assertion, Check};
 use crate::contract::key::Place;
-use crate::contract::operation::{Argument, Mapping, Operation, Target, Verification};
+use crate::contract::operation::{Argument, Condition, Mapping, Operation, Target, Verification};
 use crate::contract::path::{Path, Root, Segment};
 use crate::contract::plan::Stage;
 use crate::contract::selector::Selector;
 use crate::http::body::{BodyDoc, RequestDoc};
-use crate::policy::Group;
+use crate::policy::{Elsewhere, Group};
 
 /// A place that a rule reads: the section of an HTTP request, or `arguments`, and the names below it.
 pub(super) type Read = (&'static str, Vec<String>);
@@ -35,25 +36,49 @@ pub(super) fn is_decided_by_twins(groups: &[&Group], is_twin: impl Fn(&Read) -> 
         && operations.any(|served| conditions(&served.operation).any(|read| is_twin(&read)))
 }
 
-/// As [`is_decided_by_twins`], of a plain HTTP call. A name in the query that conditions look for in the
-/// query and in the body is told apart by the policy itself, as long as there is no body.
-pub(super) fn is_decided_by_readers(groups: &[&Group], doc: &RequestDoc) -> bool {
-    let operations = || groups.iter().flat_map(|group| &group.operations);
-    let is_told_apart = |names: &[String]| {
-        matches!(doc.body, BodyDoc::None)
-            && operations().any(|served| {
-                conditions(&served.operation)
-                    .any(|(section, asked)| section == "query" && asked.first() == names.first())
-            })
-    };
-    is_decided_by_twins(groups, |(section, names)| {
-        doc.is_ambiguous(section, names) && !(*section == "body" && is_told_apart(names))
-    })
+/// As [`is_decided_by_twins`], of a plain HTTP call: a name twice, or in query and form both.
+pub(super) fn decided_by_readers(groups: &[&Group], doc: &RequestDoc) -> Option<Twofold> {
+    let operations = groups.iter().flat_map(|group| &group.operations);
+    operations
+        .filter(|_| may_write(groups))
+        .flat_map(|served| conditions(&served.operation))
+        .find_map(|(section, names)| {
+            let twofold = doc.twofold(section, &names)?;
+            let is_form = matches!(doc.body, BodyDoc::Form(..)) && section != "header";
+            match twofold {
+                Twofold::Twice => Some(twofold),
+                Twofold::TwoPlaces => is_form.then_some(twofold),
+                Twofold::Elsewhere => None,
+            }
+        })
 }
 
-/// Whether a rule of the operation reads what two readers resolve differently.
-pub(super) fn is_ambiguous(operation: &Operation, doc: &RequestDoc) -> bool {
-    readers(operation).any(|(section, names)| doc.is_ambiguous(section, &names))
+/// Whether a condition reads what stands in two places.
+pub(super) fn is_in_two_places(operation: &Operation, doc: &RequestDoc) -> bool {
+    conditions(operation)
+        .any(|(section, names)| doc.twofold(section, &names) == Some(Twofold::TwoPlaces))
+}
+
+/// What some reader finds for a condition elsewhere than it reads.
+pub(super) fn elsewhere<'d>(
+    operation: &Operation,
+    condition: &Condition,
+    doc: &'d RequestDoc,
+) -> Elsewhere<'d> {
+    match place_of(&condition.path, &operation.target) {
+        Some((section, names)) => doc.elsewhere(section, &names),
+        None => Elsewhere::Nowhere,
+    }
+}
+
+/// How what a rule of the operation reads, other than a condition, has two readings that matter. A value
+/// that stands only elsewhere, and without which the call cannot be taken back, is none: it is then asked
+/// about as irreversible.
+pub(super) fn twofold(operation: &Operation, doc: &RequestDoc) -> Option<Twofold> {
+    others(operation).find_map(|((section, names), is_needed)| {
+        let twofold = doc.twofold(section, &names)?;
+        (twofold != Twofold::Elsewhere || !is_needed).then_some(twofold)
+    })
 }
 
 /// Whether a rule of the operation reads a member of the body that is called `_method`, so that it is
@@ -75,14 +100,24 @@ pub(super) fn has_key_twin(operation: &Operation, doc: &RequestDoc) -> bool {
 
 /// The places of the request that the operation's rules read.
 pub(super) fn readers(operation: &Operation) -> impl Iterator<Item = Read> + '_ {
-    let follow_ups = [&operation.inverse, &operation.compensate];
-    let follow_ups = follow_ups.into_iter().flatten().flat_map(|call| &call.arguments);
+    conditions(operation).chain(others(operation).map(|(read, _)| read))
+}
+
+/// The places that rules other than conditions read, and whether what is read there is needed for a way
+/// back.
+fn others(operation: &Operation) -> impl Iterator<Item = (Read, bool)> + '_ {
+    let back = [&operation.inverse, &operation.compensate];
+    let back = back.into_iter().flatten().flat_map(|call| &call.arguments);
+    let before = operation.before.iter().flat_map(|before| &before.arguments);
     let lookups = operation.lookup.iter().flat_map(|lookup| &lookup.arguments);
     let drafts = operation.draft.iter().flat_map(|draft| &draft.arguments);
-    let before = operation.before.iter().flat_map(|before| &before.arguments);
-    let arguments = follow_ups.chain(lookups).chain(drafts).chain(before);
+    let needed = back.chain(before).map(|argument| (argument, true));
+    let arguments = needed.chain(lookups.chain(drafts).map(|argument| (argument, false)));
     let target = &operation.target;
-    let mapped = arguments.filter_map(mapped_path).filter_map(|path| place_of(path, target));
+    let mapped = arguments.filter_map(move |(argument, is_needed)| {
+        let path = mapped_path(argument)?;
+        Some((place_of(path, target)?, is_needed && !path.optional))
+    });
     let assertions =
         assertions(operation).filter_map(|assertion| assertion_place(assertion, target));
     let carrier = match &operation.carrier.place {
@@ -90,7 +125,7 @@ pub(super) fn readers(operation: &Operation) -> impl Iterator<Item = Read> + '_ 
         Place::Query(name) => Some(("query", vec![name.clone()])),
         Place::Argument(_) | Place::Header(_) | Place::Unsupported => None,
     };
-    conditions(operation).chain(mapped).chain(assertions).chain(carrier)
+    mapped.chain(assertions.chain(carrier).map(|read| (read, false)))
 }
 
 fn conditions(operation: &Operation) -> impl Iterator<Item = Read> + '_ {

@@ -368,7 +368,7 @@ fn is_read(live: &Live, path_and_query: &str) -> bool {
     let found = live.snapshot.find_http(&http::Method::GET, path);
     let mut served = found.groups().iter().flat_map(|group| &group.operations).peekable();
     if served.peek().is_none() {
-        let is_folded = live.snapshot.folds_onto_write(path).is_some();
+        let is_folded = live.snapshot.folds_onto_write(&http::Method::GET, path).is_some();
         return !is_folded && !live.snapshot.undeclared_get_writes();
     }
     served.all(|served| served.operation.class == Class::Read)

@@ -14,6 +14,7 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::sync::oneshot;
 
 use super::back::is_what_it_says;
+use super::choose::Asked;
 use super::confirm::after_image;
 use super::fetch::Fetch;
 use super::image::{self, Image};
@@ -33,7 +34,7 @@ use crate::contract::report::{CallJson, UndoKind};
 use crate::contract::undo::{check_sensitive, resolve_lookup};
 use crate::ledger::{Begin, Begun, Guard, Spend};
 use crate::metrics::LedgerStage;
-use crate::policy::{Choice, Found, choose};
+use crate::policy::{Choice, Found, Undeclared, choose};
 
 /// A write whose entry is durable. Only this file makes one.
 #[derive(Debug)]
@@ -189,8 +190,20 @@ fn is_still_the_rule(current: &Arc<Live>, carried: &Carried) -> Result<(), Box<R
         Form::Http { .. } => snapshot.find_http(&write.head.method, write.head.path()),
         Form::Mcp { call, .. } => snapshot.find_tool(call.name()).map_or(Found::None, Found::One),
     };
-    let scope = Scope { before: None, request: write.request(), response: None, key: None };
-    let fingerprint = match choose(&found, &scope) {
+    let choice = match &write.form {
+        Form::Http { doc, .. } => Asked::of(&write.head).choose(found.groups(), doc),
+        Form::Mcp { .. } => {
+            let request = write.request();
+            choose(&found, &Scope { before: None, request, response: None, key: None })
+        }
+    };
+    let is_refused = matches!(choice, Choice::Undeclared { .. })
+        && snapshot.undeclared() == Undeclared::Refuse
+        && write.mode == Mode::Enforce;
+    if is_refused {
+        return Err(write.refuse(Refusal::Undeclared));
+    }
+    let fingerprint = match choice {
         Choice::Declared(served) => Some(served.operation.fingerprint),
         Choice::Undeclared { .. } => current
             .undeclared(write.transport(), write.class)

@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use super::ask::Ask;
 use super::audit;
 use super::back::{Terms, ways_back};
-use super::choose::{
-    Asked, Chosen, is_allowed, known, match_fault, parameters, read_otherwise, write_fault,
-};
+use super::choose::{Asked, Chosen, is_allowed, known, parameters, read_otherwise, write_fault};
 use super::live::{Live, Matched};
 use super::settle::Settled;
 use super::step::{Next, Stage, Step};
@@ -207,12 +205,7 @@ impl<R> Select<R> {
                 Some(refusal.code())
             }
         };
-        let asked = Asked {
-            method: &head.method,
-            path: head.path(),
-            query: head.query(),
-            headers: &head.headers,
-        };
+        let asked = Asked::of(&head);
         let class = asked.undeclared_class(&live.snapshot);
         let chosen_of = |doc: &RequestDoc| {
             let choice = asked.choose(groups, doc);
@@ -250,7 +243,8 @@ impl<R> Select<R> {
         let params = parameters(groups, head.path());
         let doc = RequestDoc::new(&params, head.query(), &head.headers, body_doc);
         let chosen = chosen_of(&doc)?;
-        let would = match match_fault(groups, Some(&chosen.served.operation), &doc) {
+        let doc = asked.as_read_by(groups, &chosen.served.operation, doc);
+        let would = match asked.match_fault(groups, chosen.declared(), &doc) {
             Some(refusal) if mode == Mode::Enforce => return Err(chosen.refused(refusal)),
             fault => would.or(fault.map(|refusal| refusal.code())).or(chosen.would),
         };

@@ -270,7 +270,6 @@ pub(super) fn compile(
             read_header: static_read_header(&operation.id),
             ceiling: if notes.is_empty() { ceiling(own) } else { Ceiling::None },
             index: operations.len(),
-            is_by_method: own.effect.is_none(),
             notes,
             schema_sha256: own.schema_sha256.clone(),
             file: source.map_or_else(|| Arc::from(""), |source| Arc::clone(&source.name)),
@@ -280,6 +279,7 @@ pub(super) fn compile(
         router.add(Arc::clone(&served));
         operations.push(served);
     }
+    router.seal();
     let all = Whole { sources, declared: &declared, router: &router, operations: &operations };
     overlap::check(findings, &all);
     overlap::upgrades(findings, &all, &upgraded);

@@ -24,7 +24,7 @@ pub struct Imagined<'a> {
     pub choice: Choice<'a>,
     /// The request, as paths read it.
     pub request: Request<'a>,
-    /// Nothing is declared for it, but for a GET that writes and is spelt nearly so.
+    /// Its path is not that of what it may be, but spelt nearly so.
     pub is_folded: bool,
     /// The class that it is served as.
     pub class: Class,
@@ -91,7 +91,7 @@ pub fn explain(snapshot: &Snapshot, call: &Imagined<'_>) -> Explained {
     let scope = Scope { before: None, request: call.request, response: None, key: None };
     match &call.choice {
         Choice::Declared(served) => {
-            reasons(call.found, served, &scope, &mut told);
+            reasons(call, served, &scope, &mut told);
             if let Some(lost) = call.lost {
                 told.add("rule", format!("nothing takes this call back: {lost}"));
             }
@@ -100,7 +100,8 @@ pub fn explain(snapshot: &Snapshot, call: &Imagined<'_>) -> Explained {
         Choice::Undeclared { strictest } => {
             told.add("operation", "_undeclared");
             if call.is_folded {
-                let rule = "a GET that writes is declared for this path, or for one that differs in case or a `/`";
+                let rule = "what writes is declared for its method and this path, or for one that \
+                            differs in case, a `/` at the end, or the like";
                 told.add("rule", rule);
             }
             match strictest {
@@ -138,7 +139,7 @@ pub fn explain_unmatched(sole: Option<&Arc<Served>>) -> Explained {
     told
 }
 
-fn reasons(found: &Found<'_>, served: &Served, scope: &Scope<'_>, told: &mut Explained) {
+fn reasons(call: &Imagined<'_>, served: &Served, scope: &Scope<'_>, told: &mut Explained) {
     let operation = &served.operation;
     told.add("operation", operation.id.as_str());
     told.add("declared", format!("{}:{}", served.file, served.line));
@@ -146,11 +147,22 @@ fn reasons(found: &Found<'_>, served: &Served, scope: &Scope<'_>, told: &mut Exp
         Target::Http { method, template } => format!("{method} {template}"),
         Target::Tool { name } => format!("tool {name}"),
     };
-    told.add("rule", format!("it matches {target}"));
+    told.add(
+        "rule",
+        if call.is_folded {
+            format!(
+                "it may be {target} to an upstream for which case, a `/` at the end, an escape, or \
+                 dots and spaces at the end of a segment do not count"
+            )
+        } else {
+            format!("it matches {target}")
+        },
+    );
     for condition in &operation.conditions {
         told.add("rule", format!("and {}", words(condition)));
     }
-    let others = found
+    let others = call
+        .found
         .groups()
         .iter()
         .flat_map(|group| &group.operations)

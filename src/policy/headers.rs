@@ -2,10 +2,7 @@
 //!
 //! Names are compared in lower case and with `_` as `-`, as the data plane compares them.
 
-use crate::contract::credential;
-
-/// Headers by which gateways take another method; such a call would be refused.
-const OVERRIDES: &[&str] = &["x-http-method", "x-http-method-override", "x-method-override"];
+use crate::contract::{credential, overrides};
 
 /// Headers of one connection, or of the message's framing and target.
 const TRANSPORT: &[&str] = &[
@@ -39,7 +36,7 @@ pub(super) fn is_refused_carrier(name: &str) -> bool {
     let name = folded(name);
     let starts = |prefix: &str| name.starts_with(prefix);
     is_credential(&name)
-        || OVERRIDES.contains(&name.as_str())
+        || overrides::is_header(&name)
         || TRANSPORT.contains(&name.as_str())
         || starts("content-")
         || starts("x-obol-")

@@ -63,7 +63,9 @@ pub use explain::{Explained, Imagined, explain, explain_unmatched};
 pub use file::Undeclared;
 pub use folder::{MAX_FILES, MAX_TOTAL, folders, load, load_within};
 pub use import::{Imported, import_openapi, import_tools};
-pub use route::{Choice, Found, Group, choose, choose_each, is_satisfied};
+pub use route::{
+    Choice, Elsewhere, Found, Group, choose, choose_each, is_satisfied, is_worse_elsewhere,
+};
 pub use tree::{MAX_FILE, Span};
 pub use watch::{Faulty, Poll, READ_EVERY, Watch};
 
@@ -82,8 +84,6 @@ pub struct Served {
     pub operation: Operation,
     /// Its position among all; dense, for metrics.
     pub index: usize,
-    /// It has no effect block: what makes it a read, if it is one, is its method.
-    pub is_by_method: bool,
     /// Why it is served as less than it was declared; empty if it is not.
     pub notes: Vec<String>,
     /// The report of every call of a read, as a header.
@@ -185,10 +185,10 @@ impl Snapshot {
         self.get_writes
     }
 
-    /// What an undeclared GET is if it is spelt like a declared one that writes, but for ASCII case
-    /// and a trailing slash: a lenient upstream would run it.
-    pub fn folds_onto_write(&self, path: &str) -> Option<(Class, Level)> {
-        self.router.folds_onto_write(path)
+    /// What an undeclared call is if it is spelt like one that is declared for its method and writes, but
+    /// for case, a slash at the end, and the like: a lenient upstream would run it. A HEAD is a GET too.
+    pub fn folds_onto_write(&self, method: &http::Method, path: &str) -> Option<(Class, Level)> {
+        self.router.folds_onto_write(method, path)
     }
 }
 

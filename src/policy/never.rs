@@ -87,5 +87,10 @@ fn of(part: &Part, allow: Allow) -> Option<Never> {
     if decoded.split(|byte| *byte == b'/').any(|part| matches!(part, b"." | b"..")) {
         return Some(Never::Always("a dot segment"));
     }
+    let whole = std::str::from_utf8(&decoded).unwrap_or_default();
+    let is_padding = |character: char| character == '.' || character.is_whitespace();
+    if !whole.is_empty() && whole.chars().all(is_padding) {
+        return Some(Never::Always("a segment of nothing but dots and spaces"));
+    }
     (decoded.contains(&b'/') && !allow.encoded_slash).then_some(Never::EncodedSlash)
 }

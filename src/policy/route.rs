@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::contract::assertion::equal;
+use crate::contract::assertion::{equal, is_alike};
 use crate::contract::class::{Class, Level};
 use crate::contract::json::{Kind, Value};
-use crate::contract::operation::{Condition, Target, Test, is_get, is_safe};
+use crate::contract::operation::{Condition, Operation, Target, Test, is_get, is_safe};
 use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
 use crate::contract::template::{Part, Specificity, Template};
 
@@ -38,6 +38,9 @@ pub struct Group {
     pub strictest: Level,
     /// A variant has conditions.
     pub has_conditions: bool,
+    /// Its template as lenient upstreams compare it, if another template of its method is more severe
+    /// and takes paths that are spelt nearly as its own.
+    near_severer: Option<Template>,
 }
 
 impl Group {
@@ -47,6 +50,7 @@ impl Group {
             reads_body: false,
             strictest: Level::None,
             has_conditions: false,
+            near_severer: None,
         }
     }
 
@@ -64,10 +68,31 @@ impl Group {
             Target::Tool { .. } => None,
         }
     }
+
+    /// Whether each variant has conditions, so that a call may be none of them.
+    fn is_open(&self) -> bool {
+        self.operations.iter().all(|served| !served.operation.conditions.is_empty())
+    }
+
+    /// The most severe class that a call of it may get, and the strictest level.
+    fn worst(&self) -> (Class, Level) {
+        let classes = self.operations.iter().map(|served| served.operation.class);
+        let class = classes.max().filter(|_| !self.is_open()).unwrap_or(Class::Irreversible);
+        (class, self.strictest)
+    }
+
+    /// Whether a call of it may get a milder class, or a weaker level, than one of the other.
+    fn may_be_milder(&self, other: &Self) -> bool {
+        let (class, level) = other.worst();
+        self.operations
+            .iter()
+            .map(|served| severity(served))
+            .any(|own| is_worse((class, level), own))
+    }
 }
 
 fn reads_body(condition: &Condition) -> bool {
-    matches!(condition.path.segments.first(), Some(Segment::Name(name)) if name == "body")
+    condition.reads("body")
 }
 
 /// What the router knows of a method and path.
@@ -138,6 +163,7 @@ pub fn choose_each<'a>(asked: &[(&'a Group, &Scope<'_>)]) -> Choice<'a> {
         asked.iter().map(|(group, scope)| (*group, most_specific(group, scope))).collect();
     let mut best: Option<&'a Arc<Served>> = None;
     let mut is_open = false;
+    let mut strictest = Level::None;
     for (group, _) in &own {
         // Templates that are the same but for the names of their parameters are one target.
         let of_target = own.iter().filter(|(other, _)| is_same(other, group));
@@ -145,12 +171,15 @@ pub fn choose_each<'a>(asked: &[(&'a Group, &Scope<'_>)]) -> Choice<'a> {
             .filter_map(|(_, served)| *served)
             .reduce(|known, other| if beats(other, known) { other } else { known });
         is_open |= taken.is_none();
-        if let Some(served) = taken
-            && best.is_none_or(|best| severity(served) > severity(best))
-        {
+        let Some(served) = taken else { continue };
+        strictest = strictest.max(served.operation.confirm);
+        let rank = |served: &Served| (severity(served), served.operation.mode);
+        if best.is_none_or(|best| rank(served) > rank(best)) {
             best = Some(served);
         }
     }
+    // The more severe class of the one, and the stricter level of another: neither alone is enough.
+    is_open |= best.is_some_and(|best| best.operation.confirm < strictest);
     judged(best, asked.iter().copied(), is_open)
 }
 
@@ -163,9 +192,9 @@ fn judged<'a, 's>(
 ) -> Choice<'a> {
     let strictest = asked.clone().map(|(group, _)| group.strictest).max();
     let Some(best) = best else { return Choice::Undeclared { strictest } };
-    let (class, level) = severity(best);
-    let is_milder = |(other, stricter): (Class, Level)| class < other || level < stricter;
-    let may_be_worse = (is_open && is_milder((Class::Irreversible, strictest.unwrap_or(level))))
+    let own = severity(best);
+    let is_milder = |other: (Class, Level)| is_worse(other, own);
+    let may_be_worse = (is_open && is_milder((Class::Irreversible, strictest.unwrap_or(own.1))))
         || asked.into_iter().filter(|(group, _)| group.has_conditions).any(|(group, scope)| {
             let is_own = group.operations.iter().any(|other| std::ptr::eq(&**other, &**best));
             group.operations.iter().any(|other| {
@@ -182,6 +211,11 @@ fn judged<'a, 's>(
 
 fn severity(served: &Served) -> (Class, Level) {
     (served.operation.class, served.operation.confirm)
+}
+
+/// Whether one class and level is more severe, or stricter, than the other.
+fn is_worse((class, level): (Class, Level), than: (Class, Level)) -> bool {
+    class > than.0 || level > than.1
 }
 
 /// More specific first, then more severe; equal ranks keep the earlier one.
@@ -330,6 +364,84 @@ fn is_query_parameter(condition: &Condition, scope: &Scope<'_>) -> bool {
         && matches!(scope.request, Request::Http { .. })
 }
 
+/// What some reader finds for a condition elsewhere than it reads, or under another spelling.
+#[derive(Clone, Debug)]
+pub enum Elsewhere<'v> {
+    /// Nothing.
+    Nowhere,
+    /// Something that is not known here, or is not what the condition can be asked of.
+    Unknown,
+    /// These values, of which a reader takes one.
+    Values(Vec<Value<'v>>),
+}
+
+/// Whether a call is more severe, or needs a stricter confirmation, to some reader who finds what
+/// conditions read elsewhere than they do; `chosen` is what it is to the policy.
+pub fn is_worse_elsewhere<'v>(
+    asked: &[(&Group, &Scope<'_>)],
+    chosen: &Operation,
+    elsewhere: impl Fn(&Operation, &Condition) -> Elsewhere<'v>,
+) -> bool {
+    let own = (chosen.class, chosen.confirm);
+    // Whether it may be this variant, and whether it surely is.
+    let reading = |operation: &Operation, scope: &Scope<'_>| {
+        let mut is_touched = false;
+        let (mut may, mut must) = (true, true);
+        for condition in &operation.conditions {
+            let elsewhere = elsewhere(operation, condition);
+            is_touched |= !matches!(elsewhere, Elsewhere::Nowhere);
+            let (may_hold, may_fail) = readings(condition, scope, &elsewhere);
+            may &= may_hold;
+            must &= !may_fail;
+        }
+        (is_touched, may, must)
+    };
+    asked.iter().any(|(group, _)| {
+        // Templates that are the same but for the names of their parameters are one target.
+        let of_target = asked.iter().filter(|(other, _)| is_same(other, group));
+        let variants = of_target.flat_map(|(group, scope)| {
+            let operations = group.operations.iter().map(|served| &served.operation);
+            operations.map(|operation| (operation, reading(operation, scope)))
+        });
+        let variants: Vec<(&Operation, (bool, bool, bool))> = variants.collect();
+        if variants.iter().all(|(_, (is_touched, ..))| !is_touched) {
+            return false;
+        }
+        let sure = variants.iter().filter(|(_, (.., must))| *must);
+        let most = sure.map(|(operation, _)| operation.conditions.len()).max();
+        let mut possible = variants.iter().filter(|(operation, (_, may, _))| {
+            *may && most.is_none_or(|most| operation.conditions.len() >= most)
+        });
+        // None of them is what nothing at a declared target is milder than.
+        let is_open = most.is_none() && is_worse((Class::Irreversible, group.strictest), own);
+        is_open
+            || possible.any(|(operation, _)| is_worse((operation.class, operation.confirm), own))
+    })
+}
+
+/// Whether a condition holds to some reader, and whether it fails to some.
+fn readings(condition: &Condition, scope: &Scope<'_>, elsewhere: &Elsewhere<'_>) -> (bool, bool) {
+    let holds = is_satisfied(condition, scope);
+    let may_hold = holds || may_be_satisfied(condition, scope);
+    let values = match elsewhere {
+        Elsewhere::Nowhere => return (may_hold, !holds),
+        Elsewhere::Unknown => return (true, true),
+        Elsewhere::Values(values) => values,
+    };
+    let test = &condition.test;
+    let may = |value: &Value<'_>| match test {
+        Test::Absent => value.is_null(),
+        _ => !value.is_null() && seems_to_hold(test, *value),
+    };
+    let must = |value: &Value<'_>| match test {
+        Test::Absent => value.is_null(),
+        Test::Exists => !value.is_null(),
+        Test::Equals(literal) => is_alike(*value, literal.root()),
+        Test::OneOf(literals) => literals.iter().any(|literal| is_alike(*value, literal.root())),
+    };
+    (may_hold || values.iter().any(may), !holds || !values.iter().all(must))
+}
+
 /// What a path is that two readers may take for two: all that either takes it for, of which the most
 /// severe stands. What is declared for one and not for the other is undeclared, unless that would be
 /// milder (`is_read`).
@@ -360,12 +472,35 @@ const MAX_SAME: usize = 512;
 /// The most pairs of overlapping templates that are told.
 const MAX_PAIRS: usize = 4_096;
 
+/// The most nodes that are visited to compare templates with each other; a policy of any sane shape needs
+/// a fraction of it.
+const MAX_STEPS: usize = 2_000_000;
+
+/// Templates in the form in which lenient upstreams compare them, and those groups that are not only read.
+#[derive(Debug, Default)]
+struct Folded {
+    trie: Trie,
+    /// By the group's position.
+    templates: HashMap<usize, Template>,
+}
+
+impl Folded {
+    /// The groups whose templates take a folded path, by their positions, with those templates.
+    fn find(&self, path: &str) -> Vec<(usize, &Template)> {
+        let mut matches = Matches::default();
+        self.trie.find(path, &mut matches);
+        let found =
+            matches.iter().filter_map(|(group, _)| Some((group, self.templates.get(&group)?)));
+        found.filter(|(_, template)| template.matches(path).is_some()).collect()
+    }
+}
+
 /// Finds groups by method and path, and by tool.
 #[derive(Debug, Default)]
 pub(super) struct Router {
     methods: Vec<(http::Method, Trie)>,
-    /// GETs that are writes, by their folded templates: lower case, no trailing slash.
-    folded: Trie,
+    /// What is not only read, of each method, by its folded templates ([`Folded`]).
+    folded: Vec<(http::Method, Folded)>,
     /// A template has an escape of its own, so that paths are also looked up with more escapes.
     has_escapes: bool,
     groups: Vec<(Option<Template>, Group)>,
@@ -402,13 +537,6 @@ impl Router {
                     ends.push(group);
                     group
                 });
-                let is_write = served.operation.class != Class::Read;
-                if *method == http::Method::GET && is_write {
-                    let ends = self.folded.ends_of(&folded_template(template));
-                    if !ends.contains(&group) {
-                        ends.push(group);
-                    }
-                }
                 if let Some((_, group)) = self.groups.get_mut(group) {
                     group.add(Arc::clone(&served));
                 }
@@ -481,34 +609,111 @@ impl Router {
         found
     }
 
-    /// Adds the GETs that write to what a GET is by a template that says less of its path: a lenient
-    /// upstream that takes `/x/ADMIN` for `/x/admin` would run the write.
-    fn with_folded<'a>(&'a self, found: Found<'a>, method: &http::Method, path: &str) -> Found<'a> {
-        if self.folded.is_empty() || !is_get(method) || matches!(found, Found::None) {
-            return found;
-        }
-        let mut matches = Matches::default();
-        self.folded.find(&folded(path), &mut matches);
-        let templates: Vec<Template> = found
-            .groups()
-            .iter()
-            // What is declared a read is one.
-            .filter(|group| group.operations.iter().any(|served| served.is_by_method))
-            .filter_map(|group| match &group.operations.first()?.operation.target {
-                Target::Http { template, .. } => Some(folded_template(template)),
-                Target::Tool { .. } => None,
-            })
-            .collect();
-        let mut writes = Vec::new();
-        for (write, _) in matches.iter() {
-            let Some((Some(template), group)) = self.groups.get(write) else { continue };
-            let template = folded_template(template);
-            let is_more = |own: &Template| template.specificity(own) == Specificity::More;
-            if templates.iter().any(is_more) {
-                writes.push(group);
+    /// Knows which templates have more severe ones beside them that a lenient upstream may take their
+    /// paths for; to be called once all operations are there.
+    pub(super) fn seal(&mut self) {
+        for (method, _) in &self.methods {
+            let groups = self.groups_of(method);
+            let severe = groups.filter(|(_, _, group)| {
+                group.is_open() || group.worst() > (Class::Read, Level::None)
+            });
+            let mut folded = Folded::default();
+            for (position, template, _) in severe {
+                let template = folded_template(template, false);
+                folded.trie.ends_of(&template).push(position);
+                folded.templates.insert(position, template);
+            }
+            if !folded.templates.is_empty() {
+                self.folded.push((method.clone(), folded));
             }
         }
-        if writes.is_empty() { found } else { join(found, Found::Several(writes), false) }
+        let mut milder = Vec::new();
+        let mut budget = MAX_STEPS;
+        for (method, _) in &self.methods {
+            for (position, template, group) in self.groups_of(method) {
+                if self.has_severer(method, (position, template, group), &mut budget) {
+                    milder.push(position);
+                }
+            }
+        }
+        for position in milder {
+            if let Some((Some(template), group)) = self.groups.get_mut(position) {
+                group.near_severer = Some(folded_template(template, false));
+            }
+        }
+    }
+
+    /// The templates of a method.
+    fn groups_of(&self, method: &http::Method) -> impl Iterator<Item = (usize, &Template, &Group)> {
+        let tries = self.methods.iter().filter(move |(known, _)| known == method);
+        let mut positions: Vec<usize> = tries.flat_map(|(_, trie)| trie.groups()).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        positions.into_iter().filter_map(|position| {
+            let (template, group) = self.groups.get(position)?;
+            Some((position, template.as_ref()?, group))
+        })
+    }
+
+    /// Whether a template has a more severe one beside it; if the search is broken off, it has.
+    fn has_severer(
+        &self,
+        method: &http::Method,
+        (position, template, group): (usize, &Template, &Group),
+        budget: &mut usize,
+    ) -> bool {
+        let wide = folded_template(template, true);
+        // A HEAD may be this GET, and what is declared for HEAD beside it.
+        let method = if is_get(method) { &http::Method::HEAD } else { method };
+        self.folded_of(method).any(|folded| {
+            let mut touched = Vec::new();
+            folded.trie.intersecting(&wide, &mut touched, budget);
+            *budget = budget.saturating_sub(touched.len());
+            *budget == 0
+                || touched.into_iter().any(|other| {
+                    other != position
+                        && self.group(other).is_some_and(|other| group.may_be_milder(other))
+                })
+        })
+    }
+
+    /// What a method's calls may be if they are spelt otherwise: a HEAD asks for what a GET would do.
+    fn folded_of(&self, method: &http::Method) -> impl Iterator<Item = &Folded> {
+        let of_get = (*method == http::Method::HEAD).then_some(&http::Method::GET);
+        let known = self.folded.iter();
+        known
+            .filter(move |(known, _)| known == method || Some(known) == of_get)
+            .map(|(_, folded)| folded)
+    }
+
+    /// Adds what a lenient upstream may take the path for, if it is more severe than what is declared for
+    /// the path as it is: one that takes `/x/ADMIN` for `/x/admin` would run that. What is declared for
+    /// this very spelling, or for less of it, is not taken for something else.
+    fn with_folded<'a>(&'a self, found: Found<'a>, method: &http::Method, path: &str) -> Found<'a> {
+        if found.groups().iter().all(|group| group.near_severer.is_none()) {
+            return found;
+        }
+        let path = folded(path);
+        let own: Vec<&Template> = found
+            .groups()
+            .iter()
+            .filter_map(|group| group.near_severer.as_ref())
+            .filter(|template| template.matches(&path).is_some())
+            .collect();
+        let mut severer = Vec::new();
+        for folded in self.folded_of(method) {
+            for (position, template) in folded.find(&path) {
+                let is_beaten = own.iter().any(|own| {
+                    matches!(own.specificity(template), Specificity::More | Specificity::Same)
+                });
+                let Some(other) = self.group(position) else { continue };
+                let is_severer = found.groups().iter().any(|group| group.may_be_milder(other));
+                if !is_beaten && is_severer {
+                    severer.push(other);
+                }
+            }
+        }
+        if severer.is_empty() { found } else { join(found, Found::Several(severer), false) }
     }
 
     fn find_method(&self, method: &http::Method, path: &str) -> Found<'_> {
@@ -553,20 +758,20 @@ impl Router {
         self.groups.get(group).and_then(|(template, _)| template.as_ref())
     }
 
-    /// The most severe class, and the strictest level, of the GETs declared as writes that this
-    /// path would be if case and a trailing slash did not count.
-    pub(super) fn folds_onto_write(&self, path: &str) -> Option<(Class, Level)> {
-        if self.folded.is_empty() {
-            return None;
-        }
-        let mut matches = Matches::default();
-        self.folded.find(&folded(path), &mut matches);
-        matches
-            .iter()
-            .filter_map(|(group, _)| self.groups.get(group))
-            .flat_map(|(_, group)| &group.operations)
-            .map(|served| (served.operation.class, served.operation.confirm))
-            .filter(|(class, _)| *class != Class::Read)
+    /// The most severe class, and the strictest level, of what is declared for this method and is not
+    /// only read, that this path would be to a lenient upstream.
+    pub(super) fn folds_onto_write(
+        &self,
+        method: &http::Method,
+        path: &str,
+    ) -> Option<(Class, Level)> {
+        let mut folds = self.folded_of(method).peekable();
+        folds.peek()?;
+        let path = folded(path);
+        folds
+            .flat_map(|folded| folded.find(&path))
+            .filter_map(|(position, _)| Some(self.group(position)?.worst()))
+            .filter(|(class, _)| class.is_write())
             .reduce(|(class, level), (other, stricter)| (class.max(other), level.max(stricter)))
     }
 
@@ -574,8 +779,7 @@ impl Router {
     /// specific, each pair once, as positions of a first operation of each; and whether the search
     /// was broken off.
     pub(super) fn overlaps(&self) -> (Vec<(usize, usize)>, bool) {
-        // Each step visits one node; a policy of any sane shape needs a fraction of it.
-        let mut budget: usize = 2_000_000;
+        let mut budget = MAX_STEPS;
         let mut pairs = Vec::new();
         for (_, trie) in &self.methods {
             for own in trie.groups() {
@@ -719,10 +923,6 @@ impl Default for Trie {
 }
 
 impl Trie {
-    fn is_empty(&self) -> bool {
-        self.nodes.len() <= 1
-    }
-
     /// The list of groups for this template, making the way to it.
     fn ends_of(&mut self, template: &Template) -> &mut Vec<usize> {
         let mut at = 0_usize;

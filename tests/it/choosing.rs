@@ -151,6 +151,53 @@ fn contract_1_only_a_get_and_a_head_are_taken_for_a_get_that_writes() {
     assert_eq!(alike(&declared, &[("OPTIONS", "/RUN", &[], "")]), ["read"]);
 }
 
+const FOLDED: &str = r#"
+version: 1
+operations:
+  get: { match: { http: "GET /s/{id}" }, effect: { class: read, kind: read } }
+  fire: { match: { http: "GET /s/fire" }, confirm: human, effect: { class: irreversible } }
+  rest: { match: { http: "GET /s/{*id}" }, effect: { class: read, kind: read } }
+  item:
+    match: { http: "POST /items/{id}" }
+    effect: { class: compensable, compensate: { operation: drop, arguments: { path.id: request.path.id } } }
+  purge: { match: { http: "POST /items/purge" }, confirm: human, effect: { class: irreversible } }
+  drop: { match: { http: "DELETE /items/{id}" } }
+  ask: { match: { http: "OPTIONS /wipe" }, effect: { class: irreversible } }
+"#;
+
+/// The way a call is spelt never makes it milder than what it may be to a lenient upstream.
+#[test]
+fn contract_1_a_call_that_folds_onto_a_more_severe_one_is_served_as_that() {
+    let severe = [
+        ("GET", "/s/fire", &[][..], ""),
+        ("GET", "/s/Fire", &[], ""),
+        ("GET", "/s/fire/", &[], ""),
+        ("GET", "/s/fire%20", &[], ""),
+        ("GET", "/s/FIRE.", &[], ""),
+        ("HEAD", "/s/Fire", &[], ""),
+        ("POST", "/items/purge", &[JSON], "{}"),
+        ("POST", "/items/Purge", &[JSON], "{}"),
+        ("POST", "/items/purge%20", &[], ""),
+        ("POST", "/items/purge.", &[], ""),
+        ("OPTIONS", "/Wipe", &[], ""),
+    ];
+    let classes = alike(FOLDED, &severe);
+    assert!(classes.iter().all(|class| class == "irreversible"), "{classes:?}");
+    let upstream = upstream();
+    let sidecar = Sidecar::start(FOLDED, &upstream);
+    for (method, target, headers, body) in severe {
+        let answer = sidecar.agent().call(method, target, headers, body);
+        assert_eq!(answer.status, 428, "{method} {target}");
+    }
+    let refused = sidecar.agent().call("POST", "/items/Purge", &[], "");
+    assert_eq!(refused.report()["operation"], "purge");
+    assert_eq!(sidecar.agent().call("POST", "/items/%20", &[], "").status, 400);
+    assert!(upstream.received().is_empty());
+    let mild =
+        [("GET", "/s/1", &[][..], ""), ("GET", "/s/1/2", &[], ""), ("POST", "/items/5", &[], "")];
+    assert_eq!(alike(FOLDED, &mild), ["read", "read", "compensable"]);
+}
+
 const READS: &str = r#"
 version: 1
 operations:

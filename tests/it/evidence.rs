@@ -133,6 +133,40 @@ fn a_readback_proves_an_accepted_effect_after_its_answer() {
     assert!(sidecar.shared.metrics.render().contains(counted));
 }
 
+/// A probe is made for what it reads: a path that a lenient upstream takes for a GET that writes is not.
+#[test]
+fn contract_1_a_readback_whose_path_folds_onto_a_writing_get_is_not_made() {
+    let next = Arc::new(Mutex::new("7"));
+    let id = Arc::clone(&next);
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "POST" => Act::json(201, &json!({"id": *id.lock().unwrap()}).to_string()),
+        _ => Act::json(200, r#"{"state":"open"}"#),
+    });
+    let wipe = "  wipe:\n    match: { http: \"GET /boxes/{box}/things/wipe\" }\n    effect: { class: \
+                irreversible, kind: delete }\n";
+    let text = policy("create", "", EQUALS) + wipe;
+    let (setup, hand) = Setup::new(&text).manual_clock();
+    let sidecar = setup.start(&upstream);
+    for (position, id) in ["Wipe", "wipe", "wipe.", "WIPE "].into_iter().enumerate() {
+        *next.lock().unwrap() = id;
+        let body = json!({"n": position}).to_string();
+        let made = sidecar.agent().post("/boxes/b/things", &[], &body);
+        assert_eq!(made.status, 201, "{}", made.text());
+    }
+    sidecar.wait_entries(&[("accepted", ""); 4]);
+
+    hand.advance(Duration::from_secs(15));
+    sidecar.look();
+
+    assert_eq!(upstream.count("GET"), 0);
+    *next.lock().unwrap() = "7";
+    assert_eq!(sidecar.agent().post("/boxes/b/things", &[], r#"{"n":9}"#).status, 201);
+    sidecar.wait_entries(&[("accepted", ""); 5]);
+    hand.advance(Duration::from_secs(15));
+    sidecar.look();
+    assert_eq!(upstream.count("GET"), 1);
+}
+
 #[test]
 fn case_j1_a_readback_that_shows_otherwise_contradicts_and_the_repeat_is_told() {
     let upstream = upstream(vec![(200, r#"{"state":"gone"}"#)]);

@@ -10,6 +10,7 @@ use serde_json::Value;
 use takeback::pipeline::live::Live;
 use takeback::policy;
 
+use crate::support::agent::Answer;
 use crate::support::process::{Home, Process};
 use crate::support::{Act, Agent, Sidecar, Upstream, wait};
 
@@ -416,18 +417,23 @@ fn a_call_in_flight_keeps_the_policy_that_it_began_with() {
 
 /// Sends all of a call but its last byte, changes the policy, and sends the rest.
 fn held(sidecar: &Sidecar, path: &str, text: &str) -> (u16, String) {
+    let answer = held_with(sidecar, path, "", text);
+    let code = if answer.status < 300 { String::new() } else { answer.code() };
+    (answer.status, code)
+}
+
+/// As [`held`], with more header lines.
+fn held_with(sidecar: &Sidecar, path: &str, more: &str, text: &str) -> Answer {
     let mut agent = sidecar.agent();
     let head =
         "host: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 2";
-    agent.raw(format!("POST {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes());
+    agent.raw(format!("POST {path} HTTP/1.1\r\n{more}{head}\r\n\r\n").as_bytes());
     // It is asked for the body only when its operation is known.
     assert_eq!(agent.head().unwrap().status, 100);
     agent.raw(b"{");
     swap(sidecar, text);
     agent.raw(b"}");
-    let answer = agent.answer("POST");
-    let code = if answer.status < 300 { String::new() } else { answer.code() };
-    (answer.status, code)
+    agent.answer("POST")
 }
 
 #[test]
@@ -459,6 +465,23 @@ fn a_held_call_is_refused_if_it_is_another_operation_by_the_new_policy() {
 
     assert_eq!(held(&sidecar, "/notes", &variant).1, "policy_changed");
     assert!(upstream.received().is_empty());
+}
+
+#[test]
+fn a_held_undeclared_call_is_refused_once_the_policy_refuses_such_calls() {
+    let upstream = upstream();
+    let sidecar = Sidecar::start(ONE, &upstream);
+    let refusing = format!("{ONE}defaults: {{ undeclared: refuse }}\n");
+    let confirmed = |path: &str, text: &str| {
+        let token = held_with(&sidecar, path, "", ONE).token();
+        held_with(&sidecar, path, &format!("effect-confirm: {token}\r\n"), text)
+    };
+
+    assert_eq!(confirmed("/unknown", ONE).status, 201);
+    let refused = confirmed("/another", &refusing);
+
+    assert_eq!((refused.status, refused.code().as_str()), (403, "undeclared_refused"));
+    assert_eq!(upstream.received().len(), 1);
 }
 
 fn takeback(arguments: &[&str]) -> Output {

@@ -179,6 +179,7 @@ fn kubernetes_only_the_body_of_a_delete_makes_it_a_dry_run() {
             let query = format!("{path}?dryRun=All");
             for (target, headers, body) in [
                 (&path, json, ""),
+                (&query, json, ""),
                 (&query, json, "{}"),
                 (&query, json, r#"{"dryRun":[]}"#),
                 (&path, json, r#"{"dryRun":["None"]}"#),
@@ -191,9 +192,10 @@ fn kubernetes_only_the_body_of_a_delete_makes_it_a_dry_run() {
                 assert_eq!(asked.status, 428, "{target} {body}: {}", asked.text());
                 assert_eq!(asked.report()["class"], "irreversible", "{target} {body}");
             }
-            // In the query alone it is what the body decides to one reader, and nothing to another.
+            // A query that says otherwise than the body may be what is obeyed.
+            let other = format!("{path}?dryRun=None");
             for (target, body, code) in [
-                (&query, "", "ambiguous_member"),
+                (&other, r#"{"dryRun":["All"]}"#, "ambiguous_member"),
                 (&path, r#"{"dryRun":["All"],"DryRun":[]}"#, "ambiguous_member"),
                 (&path, r#"{"dryRun":["All"],"dryRun":[]}"#, "invalid_json"),
             ] {
@@ -204,12 +206,31 @@ fn kubernetes_only_the_body_of_a_delete_makes_it_a_dry_run() {
     }
     assert!(upstream.received().is_empty());
 
-    for target in ["pods/a", "pods/a?dryRun=None", "pods", "configmaps/a", "configmaps"] {
+    for target in ["pods/a", "pods/a?dryRun=All", "pods", "configmaps/a", "configmaps"] {
         let target = format!("/api/v1/namespaces/default/{target}");
         let tried = sidecar.agent().call("DELETE", &target, &json, r#"{"dryRun":["All"]}"#);
         assert_eq!((tried.status, &tried.report()["class"]), (200, &json!("read")), "{target}");
         assert_eq!(upstream.last().text(), r#"{"dryRun":["All"]}"#);
     }
+}
+
+#[test]
+fn kubernetes_any_call_through_a_proxy_is_irreversible() {
+    let (sidecar, upstream) = driven("kubernetes", |_| Act::json(200, "{}"));
+    let of = "/api/v1/namespaces/d";
+    let proxies =
+        [format!("{of}/pods/p"), format!("{of}/services/s"), "/api/v1/nodes/n".to_owned()];
+    for proxy in proxies {
+        for rest in ["proxy", "proxy/", "proxy/admin/wipe", "Proxy/admin"] {
+            for method in ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"] {
+                let target = format!("{proxy}/{rest}");
+                let asked = sidecar.agent().call(method, &target, &[], "");
+                assert_eq!(asked.status, 428, "{method} {target}");
+                assert_eq!(asked.report()["class"], "irreversible", "{method} {target}");
+            }
+        }
+    }
+    assert!(upstream.received().is_empty());
 }
 
 #[test]

@@ -96,7 +96,8 @@ operations:
     }
     assert!(upstream.received().is_empty());
     assert_eq!(agent.call("GET", "/x/1", &[], "").status, 200);
-    assert_eq!(agent.call("GET", "/y/ADMIN", &[], "").status, 200, "it is declared a read");
+    assert_eq!(agent.call("GET", "/y/ADMIN", &[], "").status, 428, "declared a read, or not");
+    assert_eq!(agent.call("GET", "/y/1", &[], "").status, 200);
     // A lookup that would be the write is not offered.
     let offered = |id: &str| {
         sidecar.agent().call("POST", &format!("/x/{id}"), &[], "").report()["lookup"].clone()
@@ -136,15 +137,14 @@ operations:
     let sidecar = Sidecar::start(POLICY, &upstream);
     let mut agent = sidecar.agent();
     let (read, write) = (("x-mode", "read"), ("x_mode", "write"));
-    for (path, headers) in [
-        ("/d", vec![read, write]),
-        ("/d", vec![("x_mode", "read")]),
-        ("/e", vec![write]),
-        ("/f", vec![read, write]),
-    ] {
+    for (path, headers) in
+        [("/d", vec![read, write]), ("/e", vec![write]), ("/f", vec![read, write])]
+    {
         let refused = agent.call("POST", path, &headers, "");
         assert_eq!((refused.status, refused.code().as_str()), (400, "ambiguous_member"), "{path}");
     }
+    // What another reader makes of it is milder.
+    assert_eq!(agent.call("POST", "/d", &[("x_mode", "read")], "").status, 428);
     assert!(upstream.received().is_empty());
     assert_eq!(agent.call("POST", "/d", &[read, ("y_mode", "x")], "").status, 200);
     assert_eq!(agent.call("POST", "/f", &[read], "").report()["class"], "reversible");
@@ -192,6 +192,122 @@ operations:
     assert!(upstream.received().is_empty());
     for (target, body) in [("/pay?amount=5", ""), ("/pay", "amount=5&note=a;b")] {
         assert_eq!(agent.call("POST", target, &[FORM], body).status, 200, "{target}");
+    }
+}
+
+const MERGED: &str = r#"
+version: 1
+operations:
+  tried:
+    match: { http: "POST /q", where: { request.query.dry: { equals: "1" } } }
+    effect: { class: read, kind: read }
+  done:
+    match: { http: "POST /q" }
+    effect: { class: irreversible }
+  kept:
+    match: { http: "POST /b", where: { request.body.purge: { absent: true } } }
+    effect: { class: read, kind: read }
+  severe:
+    match: { http: "POST /s" }
+    effect: { class: irreversible }
+  seen:
+    match: { http: "POST /s", where: { request.body.dry: { equals: true } } }
+    effect: { class: read, kind: read }
+  made:
+    match: { http: "POST /m" }
+    effect:
+      class: reversible
+      inverse: { operation: unmade, arguments: { path.id: request.body.id } }
+  unmade: { match: { http: "DELETE /m/{id}" } }
+"#;
+
+/// Frameworks merge query and body, whatever the body's type: what one reader of the two would run as
+/// something more severe is not served as the milder one, and what none would is not refused.
+#[test]
+fn contract_2_query_and_body_are_one_to_some_readers_whatever_the_body_is() {
+    let upstream = upstream();
+    let sidecar = Sidecar::start(MERGED, &upstream);
+    let json = ("content-type", "application/json");
+    let parts = ("content-type", "multipart/form-data; boundary=b");
+    let part = "--b\r\ncontent-disposition: form-data; name=dry\r\n\r\n0\r\n--b--\r\n";
+    let (twice, two, elsewhere) =
+        ("names a member twice", "and in the body", "stands in the query");
+    for (target, kind, body, text) in [
+        ("/q?dry=1", json, r#"{"dry":0}"#, two),
+        ("/q?dry=1", json, r#"{"Dry":"0"}"#, two),
+        ("/q?dry=1", json, r#"{"dry":null}"#, two),
+        ("/q?dry=1", FORM, "dry=0", two),
+        ("/q?dry=1&dry[]=0", json, "{}", twice),
+        ("/b?purge=1", json, r#"{"a":1}"#, elsewhere),
+        ("/b?purge=1", FORM, "a=1", elsewhere),
+        ("/b?purge=1", FORM, "", elsewhere),
+        ("/s?dry=false", json, r#"{"dry":true}"#, two),
+        ("/m?id=2", json, r#"{"id":1}"#, two),
+        ("/m", json, r#"{"id":1,"Id":2}"#, twice),
+    ] {
+        let refused = sidecar.agent().call("POST", target, &[kind], body);
+        let code = (refused.status, refused.code());
+        assert_eq!(code, (400, "ambiguous_member".to_owned()), "{target} {body}");
+        assert!(refused.text().contains(text), "{target} {body}: {}", refused.text());
+    }
+    for (target, kind, body) in [
+        ("/q?dry=1", parts, part),
+        ("/q?dry=1", ("content-type", "application/xml"), "<dry>0</dry>"),
+        ("/q?dry=1", ("content-type", ""), "dry=0"),
+        ("/b", parts, part),
+        // The other reading is milder.
+        ("/q", json, r#"{"dry":"1"}"#),
+        ("/s?dry=true", json, "{}"),
+        ("/s?dry=true", FORM, ""),
+        ("/m?id=2", json, "{}"),
+    ] {
+        let asked = sidecar.agent().call("POST", target, &[kind], body);
+        assert_eq!(asked.status, 428, "{target} {body}: {}", asked.text());
+        assert_eq!(asked.report()["class"], "irreversible", "{target} {body}");
+    }
+    assert!(upstream.received().is_empty());
+    for (target, kind, body, class) in [
+        ("/q?dry=1", json, r#"{"dry":"1"}"#, "read"),
+        ("/q?dry=1", json, r#"{"dry":1}"#, "read"),
+        ("/q?dry=1", json, r#"{"wet":0}"#, "read"),
+        ("/q?dry=1", ("content-type", "application/yaml"), "dry: 0", "read"),
+        ("/b?a=1", json, r#"{"b":1}"#, "read"),
+        ("/s?dry=true", json, r#"{"dry":true}"#, "read"),
+        ("/m?id=1", json, r#"{"id":1}"#, "reversible"),
+    ] {
+        let made = sidecar.agent().call("POST", target, &[kind], body);
+        assert_eq!(made.status, 200, "{target} {body}: {}", made.text());
+        assert_eq!(made.report()["class"], class, "{target} {body}");
+    }
+}
+
+#[test]
+fn contract_3_what_asks_for_another_path_or_method_is_refused_and_what_proxies_say_passes() {
+    let upstream = upstream();
+    let sidecar = Sidecar::start(MERGED, &upstream);
+    for name in [
+        "x-original-url",
+        "x-rewrite-url",
+        "x-original-method",
+        "x_original_url",
+        "x-original_url",
+        "x_rewrite_url",
+        "x_original_method",
+        "x-http-method-override",
+        "x-forwarded-method",
+    ] {
+        let refused = sidecar.agent().call("POST", "/q?dry=1", &[(name, "/s")], "");
+        let code = (refused.status, refused.code());
+        assert_eq!(code, (400, "method_override".to_owned()), "{name}");
+    }
+    let refused = sidecar.agent().call("POST", "/q?dry=1&$httpMethod=DELETE", &[], "");
+    assert_eq!(refused.code(), "method_override");
+    assert!(upstream.received().is_empty());
+    for name in ["x-forwarded-uri", "x-original-uri", "x-envoy-original-path", "x-forwarded-prefix"]
+    {
+        let made = sidecar.agent().call("POST", "/q?dry=1", &[(name, "/s")], "");
+        assert_eq!(made.status, 200, "{name}");
+        assert_eq!(upstream.last().header(name), Some("/s"), "{name}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Select, Selected};
 use crate::call::digest::{HeadForm, RequestDigest};
-use crate::call::refusal::Refusal;
+use crate::call::refusal::{Refusal, Twofold};
 use crate::call::{Confirmation, Control, Head, Oddity, Payload, Permit, Transport};
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::key::Place;
@@ -65,9 +65,9 @@ impl<R> Select<R> {
         let is_decided_by_twins = is_decided_by_twins(groups, is_twin);
         if is_decided_by_twins {
             if chosen.mode == Mode::Enforce {
-                return Err(chosen.refused(Refusal::AmbiguousMember));
+                return Err(chosen.refused(Refusal::AmbiguousMember(Twofold::Twice)));
             }
-            would = would.or(Some(Refusal::AmbiguousMember.code()));
+            would = would.or(Some(Refusal::AmbiguousMember(Twofold::Twice).code()));
         }
         // A state counts for the call that it was given for: with another one the upstream would be
         // told to go on with what it does not belong to (standards MCP-34).

@@ -85,42 +85,91 @@ pub(super) fn has_escape(part: &Part) -> bool {
     }
 }
 
-/// A segment as lenient upstreams compare it.
-fn lenient(segment: &str) -> String {
-    let text = escaped(&normal(segment), Escapes::Less).to_ascii_lowercase();
-    // As a template would write them.
-    text.replace('{', "%7b").replace('}', "%7d")
+/// A piece of a path as lenient upstreams compare it, its spaces and letters beyond ASCII as they are.
+fn lenient(text: &str) -> String {
+    let text = escaped(&normal(text), Escapes::Less);
+    let text = if text.contains('%') { unescaped(text) } else { text };
+    if text.is_ascii() {
+        text.to_ascii_lowercase()
+    } else {
+        text.chars().flat_map(caseless).collect()
+    }
 }
 
-/// A path in the form in which lenient upstreams compare it.
-pub(super) fn folded(path: &str) -> String {
-    let segments: Vec<String> = path.split('/').map(lenient).collect();
-    let text = segments.join("/");
-    let trimmed = text.trim_end_matches('/');
-    if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }
+/// A text without the escapes of spaces and of letters beyond ASCII, if they are UTF-8.
+fn unescaped(text: String) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| *first == b'%');
+        let escape = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+            .filter(|escape| *escape == b' ' || !escape.is_ascii());
+        out.push(escape.unwrap_or(*first));
+        rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8(out).unwrap_or(text)
 }
 
-/// A template whose fixed text is folded.
-pub(super) fn folded_template(template: &Template) -> Template {
-    let mut text = String::new();
-    for part in template.parts() {
-        text.push('/');
-        match part {
-            Part::Literal(literal) => text.push_str(&lenient(literal)),
-            Part::Parameter { prefix, name, suffix } => {
-                text.push_str(&lenient(prefix));
-                text.push('{');
-                text.push_str(name);
-                text.push('}');
-                text.push_str(&lenient(suffix));
-            }
-            Part::Rest { name } => {
-                text.push_str("{*");
-                text.push_str(name);
-                text.push('}');
-            }
+/// A letter without its case: readers compare by the capital, by the small one, or by both.
+fn caseless(letter: char) -> impl Iterator<Item = char> {
+    // The one capital whose small form is two characters.
+    let letter = if letter == '\u{130}' { 'i' } else { letter };
+    letter.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// As a template would write it.
+fn written(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii() && !matches!(character, ' ' | '{' | '}') {
+            out.push(character);
+            continue;
+        }
+        for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+            out.push('%');
+            out.push_str(&to_hex(&[byte]));
         }
     }
+    out
+}
+
+/// What some upstreams take off a segment's start.
+fn started(text: &str) -> &str {
+    text.trim_start()
+}
+
+/// What some upstreams take off its end: the file names of some systems have no dots and spaces there.
+fn ended(text: &str) -> &str {
+    text.trim_end_matches(|character: char| character == '.' || character.is_whitespace())
+}
+
+/// A path in the form in which lenient upstreams compare it: without case, escapes that may be taken off,
+/// spaces around a segment, dots at its end, and a slash at the path's.
+pub(super) fn folded(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
+        text.push('/');
+        text.push_str(&written(ended(started(&lenient(segment)))));
+    }
+    text.truncate(text.trim_end_matches('/').len());
+    if text.is_empty() { "/".to_owned() } else { text }
+}
+
+/// A template that takes the [`folded`] form of the paths that this one takes; `is_wide`: of all of them,
+/// and of more. Without it, of those whose parameters stand where its text says.
+pub(super) fn folded_template(template: &Template, is_wide: bool) -> Template {
+    let parts = template.parts().iter().map(|part| match part {
+        Part::Literal(literal) => written(ended(started(&lenient(literal)))),
+        Part::Parameter { name, .. } if is_wide => format!("{{{name}}}"),
+        Part::Parameter { prefix, name, suffix } => {
+            let (prefix, suffix) = (lenient(prefix), lenient(suffix));
+            format!("{}{{{name}}}{}", written(started(&prefix)), written(ended(&suffix)))
+        }
+        Part::Rest { name } => format!("{{*{name}}}"),
+    });
+    let text: String = parts.flat_map(|part| ["/".to_owned(), part]).collect();
     let trimmed = text.trim_end_matches('/');
     Template::parse(if trimmed.is_empty() { "/" } else { trimmed })
         .unwrap_or_else(|_| template.clone())

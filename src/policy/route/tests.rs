@@ -96,8 +96,14 @@ fn c_3_an_escape_that_some_readers_take_off_is_read_both_ways() {
     ] {
         assert_eq!(is_ambiguous(method, path), expected, "{method} {path}");
     }
-    assert_eq!(snapshot.folds_onto_write("/v1/a%3aWIPE/").unwrap().0, Class::Irreversible);
-    assert_eq!(snapshot.folds_onto_write("/V1/%24Batch").unwrap().0, Class::Irreversible);
+    assert_eq!(
+        snapshot.folds_onto_write(&http::Method::GET, "/v1/a%3aWIPE/").unwrap().0,
+        Class::Irreversible
+    );
+    assert_eq!(
+        snapshot.folds_onto_write(&http::Method::HEAD, "/V1/%24Batch").unwrap().0,
+        Class::Irreversible
+    );
 }
 
 #[test]
@@ -122,7 +128,9 @@ fn c_8_a_get_that_folds_onto_a_write_is_that_write_where_a_wider_read_takes_it()
         ("GET", "/x/%41dmin", &["get", "admin"]),
         // Declared by itself, whatever it folds onto.
         ("GET", "/x/Admin2", &["other"]),
-        ("GET", "/t/ADMIN", &["told"]),
+        ("GET", "/t/ADMIN", &["told", "told.admin"]),
+        ("GET", "/t/admin.", &["told", "told.admin"]),
+        ("GET", "/t/%C3%A4dmin", &["told"]),
         ("GET", "/y/a/b", &["below"]),
         ("GET", "/y/RUN", &["below", "run"]),
         ("GET", "/y/run/", &["below", "run"]),
@@ -193,10 +201,10 @@ fn a_get_that_folds_onto_a_declared_write_is_known() {
     );
     let write = Some((Class::Irreversible, Level::Challenge));
     for path in ["/jobs/1/run", "/JOBS/1/RUN/", "/Jobs/1/run//", "/jobs/1/r%75n"] {
-        assert_eq!(snapshot.folds_onto_write(path), write, "{path}");
+        assert_eq!(snapshot.folds_onto_write(&http::Method::GET, path), write, "{path}");
     }
     for path in ["/jobs/1", "/ITEMS", "/jobs/1/running", "/"] {
-        assert_eq!(snapshot.folds_onto_write(path), None, "{path}");
+        assert_eq!(snapshot.folds_onto_write(&http::Method::GET, path), None, "{path}");
     }
 }
 
@@ -426,7 +434,173 @@ fn path() -> impl Strategy<Value = String> {
         .prop_map(|(segments, end)| format!("/{}{end}", segments.join("/")))
 }
 
+#[test]
+fn contract_1_a_spelling_that_folds_onto_something_more_severe_is_that_too() {
+    let snapshot = snapshot(
+        "  item: { match: { http: \"POST /items/{id}\" }, effect: { class: read } }\n\
+         \x20 purge: { match: { http: \"POST /items/purge\" }, effect: { class: irreversible } }\n\
+         \x20 any: { match: { http: \"PUT /s/{*rest}\" }, effect: { class: read } }\n\
+         \x20 fire: { match: { http: \"PUT /s/fire\" }, confirm: human }\n\
+         \x20 team: { match: { http: \"PUT /{team}/run\" }, effect: { class: read } }\n\
+         \x20 job: { match: { http: \"PUT /jobs/{name}\" } }\n\
+         \x20 strict: { match: { http: \"DELETE /a/Me\" }, effect: { class: read } }\n\
+         \x20 me: { match: { http: \"DELETE /a/me\" } }\n\
+         \x20 severe: { match: { http: \"PATCH /c/{id}\" } }\n\
+         \x20 mild: { match: { http: \"PATCH /c/me\" }, effect: { class: read } }\n\
+         \x20 head: { match: { http: \"HEAD /h/admin\" }, effect: { class: irreversible } }\n\
+         \x20 get: { match: { http: \"GET /h/{id}\" } }\n\
+         \x20 close: { match: { http: \"POST /b/{id}:close\" } }\n\
+         \x20 b: { match: { http: \"POST /b/{id}\" }, effect: { class: read } }\n",
+    );
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("POST", "/items/5", &["item"]),
+        ("POST", "/items/purge", &["purge"]),
+        ("POST", "/items/Purge", &["item", "purge"]),
+        ("POST", "/items/purge%20", &["item", "purge"]),
+        ("POST", "/items/%20purge", &["item", "purge"]),
+        ("POST", "/items/purge%C2%A0", &["item", "purge"]),
+        ("POST", "/items/purge.", &["item", "purge"]),
+        ("POST", "/items/PURGE.%20.", &["item", "purge"]),
+        ("POST", "/items/purge.x", &["item"]),
+        ("PUT", "/s/fire/", &["any", "fire"]),
+        ("PUT", "/s/f%C4%B1re", &["any", "fire"]),
+        ("PUT", "/s/f%C4%B0re", &["any", "fire"]),
+        ("PUT", "/s/fire/x", &["any"]),
+        ("PUT", "/Jobs/run", &["team", "job"]),
+        ("PUT", "/Jobs/walk", &[]),
+        // Declared for this very spelling, or for less of it.
+        ("DELETE", "/a/Me", &["strict"]),
+        ("DELETE", "/a/ME", &[]),
+        ("PATCH", "/c/me", &["mild"]),
+        ("PATCH", "/c/ME", &["severe"]),
+        ("HEAD", "/h/Admin", &["get", "head"]),
+        ("GET", "/h/Admin", &["get"]),
+        ("POST", "/b/5:Close", &["b", "close"]),
+        ("POST", "/b/5:close.", &["b", "close"]),
+        ("POST", "/b/5:open", &["b"]),
+    ];
+    for (method, path, expected) in cases {
+        assert_eq!(found(&snapshot, method, path), *expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn contract_1_of_two_spellings_one_more_severe_and_one_stricter_neither_alone_is_enough() {
+    let snapshot = snapshot(
+        "  item: { match: { http: \"POST /items/{id}\" }, confirm: challenge }\n\
+         \x20 pay: { match: { http: \"POST /items/pay\" }, confirm: human, effect: { class: \
+         compensable, compensate: { operation: item, arguments: { path.id: { const: x } } } } }\n",
+    );
+    assert_eq!(chosen(&snapshot, "/items/pay", HEAD, Body::None), "pay");
+    assert_eq!(chosen(&snapshot, "/items/Pay", HEAD, Body::None), "undeclared human");
+    assert_eq!(chosen(&snapshot, "/items/x", HEAD, Body::None), "item");
+}
+
+/// Spells a path otherwise, as one lenient reader or another takes for the same.
+fn respelt() -> impl Strategy<Value = String> {
+    let letter = prop_oneof![Just("a"), Just("A"), Just("%61"), Just("%41"), Just("b"), Just("B")];
+    let text = proptest::collection::vec(letter, 1..3).prop_map(|letters| letters.concat());
+    let end = prop_oneof![3 => Just(""), 1 => Just("."), 1 => Just("%20"), 1 => Just("%20.")];
+    let segment = (text, end).prop_map(|(text, end)| text + end);
+    let slash = prop_oneof![3 => Just(""), 1 => Just("/")];
+    (proptest::collection::vec(segment, 1..4), slash)
+        .prop_map(|(segments, slash)| format!("/{}{slash}", segments.join("/")))
+}
+
+/// The path as one reader takes it, who does some of this and leaves the rest: case, a slash at the end,
+/// dots and spaces at a segment's end.
+fn read_by(path: &str, reader: u8) -> String {
+    let decoded = path.replace("%61", "a").replace("%41", "A");
+    let cased = if reader & 1 == 0 { decoded } else { decoded.to_ascii_lowercase() };
+    let slashed = match cased.strip_suffix('/') {
+        Some(rest) if reader & 2 != 0 => rest.to_owned(),
+        Some(_) | None => cased,
+    };
+    if reader & 4 == 0 {
+        return slashed.replace("%20", " ");
+    }
+    let ends = slashed.split('/').map(|segment| {
+        let decoded = segment.replace("%20", " ");
+        decoded.trim_end_matches(['.', ' ']).to_owned()
+    });
+    ends.collect::<Vec<String>>().join("/")
+}
+
 proptest! {
+    #[test]
+    fn contract_1_no_spelling_is_served_as_milder_than_any_reader_would_run_it(
+        templates in proptest::collection::btree_map(
+            proptest::collection::vec(
+                prop_oneof![3 => "[ab]{1,2}", 2 => Just("{P}".to_owned())],
+                1..4,
+            ),
+            (0_usize..3, any::<bool>()),
+            1..8,
+        ),
+        paths in proptest::collection::vec(respelt(), 1..8),
+    ) {
+        const CLASSES: [&str; 3] = ["read", "compensable", "irreversible"];
+        let mut text = String::from("  way_back: { match: { http: \"DELETE /zz\" } }\n");
+        let mut parsed = Vec::new();
+        for (position, (parts, (class, is_rest))) in templates.iter().enumerate() {
+            let named = parts.iter().enumerate();
+            let parts = named.map(|(at, part)| part.replace('P', &format!("p{at}")));
+            let mut template = format!("/{}", parts.collect::<Vec<String>>().join("/"));
+            if *is_rest {
+                template += "/{*rest}";
+            }
+            let template_of = Template::parse(&template).unwrap();
+            if parsed.iter().any(|(known, _): &(Template, usize)| {
+                known.specificity(&template_of) == Specificity::Same
+            }) {
+                continue;
+            }
+            let back = if *class == 1 { ", compensate: { operation: way_back }" } else { "" };
+            writeln!(
+                text,
+                "  op{position}: {{ match: {{ http: \"POST {template}\" }}, effect: {{ class: {}{back} }} }}",
+                CLASSES[*class],
+            )
+            .unwrap();
+            parsed.push((template_of, *class));
+        }
+        let snapshot = snapshot(&text);
+        for path in &paths {
+            let found = snapshot.find_http(&http::Method::POST, path);
+            let scope = Scope {
+                before: None,
+                request: Request::Unreadable,
+                response: None,
+                key: None,
+            };
+            let own = match choose(&found, &scope) {
+                Choice::Declared(served) => served.operation.class,
+                Choice::Undeclared { .. } => Class::Irreversible,
+            };
+            let is_own = parsed.iter().any(|(template, _)| template.matches(path).is_some());
+            for reader in 0..8 {
+                let read = read_by(path, reader);
+                let taking: Vec<&(Template, usize)> = parsed
+                    .iter()
+                    .filter(|(template, _)| template.matches(&read).is_some())
+                    .collect();
+                let best = taking.iter().filter(|(own, _)| {
+                    taking.iter().all(|(other, _)| other.specificity(own) != Specificity::More)
+                });
+                // What he runs nothing for does no harm.
+                if let Some(class) = best.map(|(_, class)| CLASSES[*class]).max_by_key(|name| {
+                    Class::from_name(name)
+                }) {
+                    let class = Class::from_name(class).unwrap();
+                    prop_assert!(
+                        own >= class,
+                        "{} read as {}: {} for {} ({})", path, read, own, class, is_own
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_router_finds_what_a_linear_scan_finds(
         templates in proptest::collection::vec(template(), 1..12),
