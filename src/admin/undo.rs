@@ -17,9 +17,11 @@ use super::entries::time;
 use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
-use crate::ledger::{self, Filter, ReadOnly};
+use crate::ledger::{self, Filter, LedgerError, ReadOnly, Record, Shown};
 use crate::pipeline::reconcile::is_gone;
-use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
+use crate::pipeline::undo::{
+    Call, Choice, MAX_ENTRIES, MAX_READ, Planned, Standing, plan, undone_by,
+};
 
 #[derive(Serialize)]
 struct PlanJson {
@@ -128,22 +130,14 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     if task.chars().count() > MAX_TEXT {
         return Err(form());
     }
-    let filter = Filter {
-        task: Some(task.clone()),
-        limit: MAX_ENTRIES.saturating_add(1),
-        ..Filter::default()
+    let of_it = Filter { task: Some(task.clone()), limit: PAGE, ..Filter::default() };
+    let chosen = read(admin, move |ledger: &ReadOnly| chosen(ledger, of_it)).await?;
+    let Some((shown, truncated)) = chosen else {
+        return Err(Failure::request(format!(
+            "the task has more than {MAX_READ} entries, too many for a plan: take them back by the \
+             `undo` of their reports (`takeback ledger show`)"
+        )));
     };
-    let reading = move |ledger: &ReadOnly| {
-        let mut shown = Vec::new();
-        for record in ledger.list(&filter)? {
-            // One that is gone by now was not there when the plan was made.
-            shown.extend(ledger.show(record.prior.entry)?);
-        }
-        Ok(shown)
-    };
-    let mut shown = read(admin, reading).await?;
-    let truncated = shown.len() > MAX_ENTRIES;
-    shown.truncate(MAX_ENTRIES);
     let live = admin.shared.policies.load();
     let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
     let obstacles = admin.shared.ledger.obstacles(planned.iter().map(as_asked).collect()).await?;
@@ -155,6 +149,41 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     // Dropping what is not looked up in time leaves it as the ledger knows it.
     let _in_time = tokio::time::timeout(LOOKS, look(admin, &mut planned)).await;
     Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
+}
+
+/// Entries of a task that are read at once.
+const PAGE: usize = 1000;
+
+/// The entries of a task that its plan holds, and whether there are more; `None` if there are too many.
+fn chosen(
+    ledger: &ReadOnly,
+    mut filter: Filter,
+) -> Result<Option<(Vec<Shown>, bool)>, LedgerError> {
+    let mut choice = Choice::default();
+    loop {
+        let page = ledger.list(&filter)?;
+        for Record { prior, .. } in &page {
+            let shown = match prior.state {
+                ledger::State::Undone => ledger.show(prior.entry)?,
+                _ => None,
+            };
+            choice.add(prior.entry, prior.state, shown.as_ref().and_then(undone_by));
+        }
+        if choice.len() > MAX_READ {
+            return Ok(None);
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => filter.before = Some(last.prior.entry),
+            Some(_) | None => break,
+        }
+    }
+    let (entries, is_more) = choice.newest(MAX_ENTRIES);
+    let mut shown = Vec::with_capacity(entries.len());
+    for entry in entries {
+        // One that is gone by now was not there when the plan was made.
+        shown.extend(ledger.show(entry)?);
+    }
+    Ok(Some((shown, is_more)))
 }
 
 /// What the ledger is asked of an entry of a plan.

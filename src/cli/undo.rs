@@ -132,7 +132,7 @@ pub(super) fn plan(socket: &Path, task: &str, format: Format) -> Result<u8, Fail
     let answer = runtime()?.block_on(fetched(socket, &path_of(task)))?;
     let tell_truncated = |is_truncated| {
         if is_truncated {
-            out::complain("the task has more entries; these are the newest");
+            out::complain("the task has more that is not taken back; these are the newest");
         }
     };
     if format == Format::Json {
@@ -199,7 +199,9 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
     let answer = runtime.block_on(fetched(socket, &path_of(asked_for.task)))?;
     let plan: Plan<Planned> = read(&answer)?;
     if plan.truncated {
-        out::complain("the task has more entries; only the newest are taken back now");
+        out::complain(
+            "the task has more that is not taken back; only the newest are now: run it again",
+        );
     }
     let is_wanted = |planned: &&Planned| {
         let wanted = asked_for.entries;

@@ -160,8 +160,9 @@ fn by_digest(asked: &Asked<'_>, prior: &Prior, priors: &Priors) -> Judgement {
         State::Rejected | State::Undone => Judgement::Go(Standing::default()),
         State::Unknown => unknown(asked, prior),
         State::Accepted => {
-            // A move back and a staged entry are no repeats.
-            if priors.undoes.is_some() || prior.staged {
+            // A move back and a staged entry are no repeats. The call that a repeat's undo would make
+            // is the same call: to take that one back it would have to say so, by a key.
+            if priors.undoes.is_some_and(|undone| undone != prior.entry) || prior.staged {
                 return Judgement::Go(Standing::default());
             }
             let finished_ms = prior.finished_ms.unwrap_or(prior.began_ms);
@@ -425,6 +426,13 @@ mod tests {
         let without = asked(&irreversible, false);
         let back = Priors { undoes: Some(entry(9)), ..digest(prior(7, State::Accepted)) };
         assert_eq!(judge(&without, &back), Judgement::Go(Standing::default()));
+
+        let itself = Priors { undoes: Some(entry(7)), ..back };
+        let Judgement::Go(standing) = judge(&without, &itself) else {
+            panic!("a repeat is asked about");
+        };
+        assert_eq!(standing.repeats, Some(entry(7)));
+        assert_eq!(standing.level, Some(Level::Challenge));
 
         let twin = Priors { open_of_stranger: Some(Stranger), ..Priors::default() };
         let Judgement::Go(standing) = judge(&without, &twin) else {

@@ -90,7 +90,7 @@ impl Step for Replay {
             expected: priors.expected(),
             newest: priors.by_digest.as_ref().map(|prior| prior.entry),
             unknown: priors.unknown_of_operation,
-            undoes: priors.undoes,
+            undoes: priors.undoes.filter(|undone| standing.repeats != Some(*undone)),
             standing,
             continued,
             first_ms,

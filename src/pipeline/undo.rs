@@ -22,7 +22,10 @@
 //! body is written, is taken from the policy in force; if that declares another undo by now, the old one
 //! is `unavailable` rather than guessed. The built call is matched again, as when it was offered.
 //!
-//! Limit: [`MAX_ENTRIES`] entries, the newest; a plan says when there were more.
+//! Limits: [`MAX_ENTRIES`] entries, the newest that are not taken back, and those that are as far as there
+//! is room; a plan says when there were more. So a long task is taken back plan by plan. To know which
+//! calls took others back all entries of the task are gone through, and of a task with more than
+//! [`MAX_READ`] no plan is made: one of a part might take back what takes back.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,6 +48,52 @@ use crate::ledger::{Cause, Record, Shown, State};
 
 /// How many entries of a task one plan holds.
 pub const MAX_ENTRIES: usize = 1000;
+
+/// How many entries of a task are gone through for a plan: some 16 bytes of memory and, of those that
+/// were taken back, a look at their history each.
+pub const MAX_READ: usize = 100_000;
+
+/// Which entries of a task stand in its plan.
+#[derive(Debug, Default)]
+pub struct Choice {
+    entries: Vec<(EntryId, State)>,
+    takers: HashSet<EntryId>,
+}
+
+impl Choice {
+    /// The next older entry of the task, and whose call took it back ([`undone_by`]).
+    pub fn add(&mut self, entry: EntryId, state: State, taker: Option<EntryId>) {
+        self.takers.extend(taker);
+        self.entries.push((entry, state));
+    }
+
+    /// How many entries there are so far.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// At most `max` of them, newest first, and whether some are left that are not taken back.
+    pub fn newest(mut self, max: usize) -> (Vec<EntryId>, bool) {
+        self.entries
+            .retain(|(entry, state)| *state != State::Rejected && !self.takers.contains(entry));
+        let open = self.entries.iter().filter(|(_, state)| *state != State::Undone).count();
+        let mut room = max.saturating_sub(open);
+        let chosen = self.entries.iter().filter(|(_, state)| match state {
+            State::Undone if room == 0 => false,
+            State::Undone => {
+                room = room.saturating_sub(1);
+                true
+            }
+            _ => true,
+        });
+        (chosen.map(|(entry, _)| *entry).take(max).collect(), open > max)
+    }
+}
 
 words! {
     /// Whether an entry can be taken back.
@@ -124,20 +173,13 @@ impl Planned {
     }
 }
 
-/// Plans the entries of a task, in the order given.
+/// Plans the entries that a [`Choice`] gave, in their order.
 pub fn plan(entries: Vec<Shown>, live: &Live, now_ms: i64) -> Vec<Planned> {
-    let done: HashSet<EntryId> = entries.iter().filter_map(undone_by).collect();
-    entries
-        .into_iter()
-        .filter(|shown| {
-            shown.record.prior.state != State::Rejected && !done.contains(&shown.record.prior.entry)
-        })
-        .map(|shown| one(shown, live, now_ms))
-        .collect()
+    entries.into_iter().map(|shown| one(shown, live, now_ms)).collect()
 }
 
 /// The entry of the call that took this one back: what the step says in which it became undone.
-fn undone_by(shown: &Shown) -> Option<EntryId> {
+pub fn undone_by(shown: &Shown) -> Option<EntryId> {
     let step = shown.history.iter().rev().find(|step| step.cause == Some(Cause::Undone))?;
     EntryId::parse(step.why.as_deref()?)
 }
@@ -322,5 +364,46 @@ fn into_call(call: Resolved, body_type: BodyType) -> Call {
             Call::Http { method, target, headers, body: call.body }
         }
         (tool, _) => Call::Tool { name: tool.unwrap_or_default(), arguments },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u8) -> EntryId {
+        EntryId::from_bytes([number; 16])
+    }
+
+    /// Entries, newest first: their numbers, states and takers.
+    fn newest(entries: &[(u8, State, Option<u8>)], max: usize) -> (Vec<EntryId>, bool) {
+        let mut choice = Choice::default();
+        for (number, state, taker) in entries {
+            choice.add(entry(*number), *state, taker.map(entry));
+        }
+        assert_eq!(choice.len(), entries.len());
+        choice.newest(max)
+    }
+
+    #[test]
+    fn c_12_what_takes_back_is_no_write_of_the_task_however_many_came_between() {
+        use State::{Accepted, Rejected, Undone, Unknown};
+        let entries = [
+            (9, Accepted, None),
+            (8, Accepted, None),
+            (7, Accepted, None),
+            (6, Rejected, None),
+            (5, Unknown, None),
+            (4, Undone, Some(8)),
+            (3, Undone, Some(9)),
+            (2, Accepted, None),
+            (1, Accepted, None),
+        ];
+        let of = |numbers: &[u8]| numbers.iter().copied().map(entry).collect::<Vec<_>>();
+        assert_eq!(newest(&entries, 9), (of(&[7, 5, 4, 3, 2, 1]), false));
+        assert_eq!(newest(&entries, 5), (of(&[7, 5, 4, 2, 1]), false));
+        assert_eq!(newest(&entries, 4), (of(&[7, 5, 2, 1]), false));
+        assert_eq!(newest(&entries, 3), (of(&[7, 5, 2]), true));
+        assert_eq!(newest(&[], 3), (of(&[]), false));
     }
 }

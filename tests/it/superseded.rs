@@ -1,12 +1,14 @@
 //! An undo that something came after is no clean one, whoever made the later call, by whatever operation
 //! and in whatever spelling.
 
+use std::sync::Mutex;
+
 use serde_json::{Value, json};
 
 use crate::support::agent::Answer;
 use crate::support::process::{Home, Process};
 use crate::support::updates::{NOTES, THINGS, calls, things, tools};
-use crate::support::{Sidecar, wait};
+use crate::support::{Act, Agent, Sidecar, Upstream, wait};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -101,6 +103,60 @@ fn case_j4_a_call_again_whose_thing_was_changed_since_is_not_answered_as_before(
     assert_eq!(after.header("idempotent-replayed"), None);
     assert_eq!(after.report()["repeats"], at_once.report()["entry"]);
     assert_eq!((after.status, upstream.count("PATCH")), (200, 2), "{}", after.text());
+}
+
+#[test]
+fn case_a4_a_repeat_whose_undo_is_the_same_call_is_a_repeat_each_time() {
+    const PUT: &str = r#"
+version: 1
+operations:
+  things.get:
+    match: { http: "GET /things/{id}" }
+    effect: { class: read }
+  things.put:
+    match: { http: "PUT /things/{id}" }
+    before: { operation: things.get, arguments: { path.id: request.path.id } }
+    effect:
+      class: compensable
+      kind: update
+      compensate:
+        operation: things.put
+        arguments: { path.id: request.path.id, body.title: before.title }
+"#;
+    let title = Mutex::new(r#"{"title":"old"}"#.to_owned());
+    let upstream = Upstream::start(move |received| {
+        let mut title = title.lock().unwrap();
+        if received.method == "PUT" {
+            *title = received.text();
+        }
+        Act::json(200, &title)
+    });
+    let sidecar = Sidecar::start(PUT, &upstream);
+    let mut agent = sidecar.agent();
+    let put = |agent: &mut Agent, title: &str, more: &[(&str, &str)]| {
+        let body = format!("{{\"title\":\"{title}\"}}");
+        agent.call("PUT", "/things/2", &[&[JSON], more].concat(), &body)
+    };
+    assert_eq!(put(&mut agent, "new", &[]).status, 200);
+
+    for sent in 1..4 {
+        let again = put(&mut agent, "new", &[]);
+        assert_eq!(again.status, 428, "{sent}: {}", again.text());
+        assert_eq!(upstream.count("PUT"), sent);
+        let token = again.token();
+        let made = put(&mut agent, "new", &[("effect-confirm", &token)]);
+        assert_eq!(made.status, 200, "{sent}: {}", made.text());
+        assert!(made.report()["repeats"].is_string(), "{}", made.report());
+    }
+    // What the first found is no repeat: it is moved back.
+    assert_eq!(put(&mut agent, "old", &[]).status, 200);
+    sidecar.wait_entries(&[
+        ("undone", "undone"),
+        ("accepted", ""),
+        ("accepted", ""),
+        ("accepted", ""),
+        ("accepted", ""),
+    ]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `takeback undo`: what of a task can be taken back, and taking it back by ordinary calls.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::Value;
 
 use crate::support::process::{Home, Process};
@@ -555,4 +557,38 @@ fn a_run_that_meets_a_write_under_way_does_not_end_as_if_all_were_taken_back() {
     settled(&home);
     let (code, lines) = json(&home, &run);
     assert_eq!((code, words(&lines, "result")), (Some(0), vec![("comments.create", "undone")]));
+}
+
+#[test]
+fn c_12_a_long_task_that_was_taken_back_stays_so_whoever_asks_again() {
+    // With the calls that take back, more than one plan holds.
+    const WRITES: usize = 510;
+    let number = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "POST" => {
+            let id = number.fetch_add(1, Ordering::Relaxed);
+            Act::json(201, &format!("{{\"id\":{id}}}"))
+        }
+        _ => Act::json(200, "{}"),
+    });
+    let home = Home::new(POLICY, upstream.address);
+    let process = home.start();
+    let mut agent = process.agent();
+    for number in 0..WRITES {
+        let body = format!("{{\"body\":\"{number}\"}}");
+        assert_eq!(agent.post("/comments", &[TASK], &body).status, 201);
+    }
+    settled(&home);
+    let through = format!("http://{}", process.data);
+    let run = ["undo", "run", "--task", "release 42", "--through", &through, "--yes"];
+
+    let (code, lines) = json(&home, &run);
+    assert_eq!((code, lines.len()), (Some(0), WRITES));
+    assert_eq!(upstream.count("DELETE"), WRITES);
+    settled(&home);
+    let (code, lines) = json(&home, &run);
+
+    assert_eq!(code, Some(0));
+    assert!(lines.iter().all(|line| line["operation"] == "comments.create"));
+    assert_eq!((lines.len(), upstream.received().len()), (WRITES, 2 * WRITES));
 }

@@ -378,8 +378,11 @@ impl Conclusion {
             deadline_ms: self.deadline_ms,
             undo_unavailable: self.unavailable.clone(),
             answer: if is_kept { answer } else { None },
-            undoes: (is_accepted && self.verdict != Some(Verdict::Contradicted))
-                .then_some(case.write().digest.mark),
+            // What repeats a call takes nothing back, though that one's undo would be the same call.
+            undoes: (is_accepted
+                && self.verdict != Some(Verdict::Contradicted)
+                && case.carried.fresh.standing.repeats.is_none())
+            .then_some(case.write().digest.mark),
             evidence: self.proof.clone(),
             due_ms: match self.state {
                 State::Unknown => Some(first_look_ms(&case.shared, now_ms)),
