@@ -152,6 +152,14 @@ pub(super) fn open_error(error: &OpenError) -> (u8, &'static str) {
         {
             (IO, "look at the ledger's volume: is it there, writable and not full?")
         }
+        OpenError::Sql(error)
+            if matches!(
+                error.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+            ) =>
+        {
+            (TEMPORARY, "another program holds it, a shell or a backup: end that, and start again")
+        }
         OpenError::Sql(_) => {
             (IO, "is it a file, not a folder, and may this user read it and what is beside it?")
         }

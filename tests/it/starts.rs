@@ -181,3 +181,17 @@ fn a_new_ledger_that_cannot_be_made_is_an_end_that_says_so() {
     let process = home.start();
     assert_eq!(create(&process, "first"), 201);
 }
+
+#[test]
+fn a_start_on_a_file_that_another_program_holds_says_so() {
+    let upstream = Upstream::start(|_| Act::json(200, "{}"));
+    let home = Home::new(POLICY, upstream.address);
+    drop(home.start());
+    let holder = rusqlite::Connection::open(home.ledger()).unwrap();
+    holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+
+    let (code, text) = home.fails_configured("");
+
+    assert_eq!(code, Some(75), "{text}");
+    assert!(text.contains("another program holds it"), "{text}");
+}
