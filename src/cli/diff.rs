@@ -204,7 +204,7 @@ mod tests {
                     select(vec!["GET", "HEAD", "OPTIONS", "POST", "tool"]),
                     select(vec![
                         "/i/5", "/i/1", "/i/purge", "/I/purge", "/i/Purge", "/i/purge/", "/i/x/1",
-                        "/i/5:go", "/i/x/2", "/i/a/b/c", "/z/purge", "/z/1", "/I/5",
+                        "/i/5:go", "/i/x/2", "/i/purge.", "/i/purge%20", "/i/a/b/c", "/z/purge", "/z/1", "/I/5",
                     ]),
                     select(vec!["", "?p=1", "?p=2", "?p=a", "?q=1", "?p=1&p=2", "?q=2&p=3"]),
                     select(BODIES),

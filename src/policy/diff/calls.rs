@@ -171,8 +171,8 @@ impl<'a> Asking<'a> {
             });
             let (mut sets, is_whole) = meetings(own, &others, &mut budget);
             self.compared.is_in_part |= !is_whole;
-            let folding =
-                beating.iter().filter(|other| other.is_write).flat_map(|other| &other.sets);
+            let folding = beating.iter().chain(&others).filter(|other| other.is_write);
+            let folding = folding.flat_map(|other| &other.sets);
             for set in folding {
                 let spelt = set.respelt();
                 for met in own.sets.iter().filter_map(|own| spelt.meet(own)) {
