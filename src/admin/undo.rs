@@ -1,7 +1,6 @@
 //! The admin routes that `takeback undo` is made of: the plan of a task, and the word that an entry was
 //! taken back by a call of another principal.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::entries::time;
 use super::{Admin, Failure, MAX_TEXT, answer, entry_of, read, whole};
 use crate::contract::json::Doc;
 use crate::contract::key::EntryId;
-use crate::ledger::{Filter, Ledger, LedgerError, Obstacle, ReadOnly};
+use crate::ledger::{self, Filter, ReadOnly};
 use crate::pipeline::reconcile::is_gone;
 use crate::pipeline::undo::{Call, MAX_ENTRIES, Planned, Standing, plan};
 
@@ -145,12 +144,9 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     let mut shown = read(admin, reading).await?;
     let truncated = shown.len() > MAX_ENTRIES;
     shown.truncate(MAX_ENTRIES);
-    let own: HashSet<EntryId> = shown.iter().map(|shown| shown.record.prior.entry).collect();
     let live = admin.shared.policies.load();
     let mut planned = plan(shown, &live, admin.shared.clock.now_ms());
-    let standings: Vec<(EntryId, Standing)> =
-        planned.iter().map(|planned| (planned.record.prior.entry, planned.standing)).collect();
-    let obstacles = obstacles(&admin.shared.ledger, own, &standings).await?;
+    let obstacles = admin.shared.ledger.obstacles(planned.iter().map(as_asked).collect()).await?;
     for planned in &mut planned {
         if let Some(obstacle) = obstacles.get(&planned.record.prior.entry) {
             planned.supersede(obstacle.to_string());
@@ -161,34 +157,18 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     Ok(PlanJson { task, truncated, entries: planned.into_iter().map(Into::into).collect() })
 }
 
-/// What stands in the way of the undo of each entry of a task, newest first. Newer writes of the task are
-/// taken back before, and the calls that do it are no obstacles; those that are not taken back are.
-async fn obstacles(
-    ledger: &Ledger,
-    own: HashSet<EntryId>,
-    standings: &[(EntryId, Standing)],
-) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
-    let mut beside = own;
-    let mut obstacles = HashMap::new();
-    for (entry, standing) in standings {
-        match standing {
-            Standing::Available => {
-                if let Some(obstacle) = ledger.superseded(*entry, &beside).await? {
-                    obstacles.insert(*entry, obstacle);
-                    beside.remove(entry);
-                }
-            }
-            Standing::Undone => {}
-            Standing::Expired
-            | Standing::Superseded
-            | Standing::Unavailable
-            | Standing::UnderWay
-            | Standing::Unknown => {
-                beside.remove(entry);
-            }
-        }
+/// What the ledger is asked of an entry of a plan.
+fn as_asked(planned: &Planned) -> ledger::Planned {
+    let entry = planned.record.prior.entry;
+    match planned.standing {
+        Standing::Available => ledger::Planned::Taken(entry),
+        Standing::Undone => ledger::Planned::Undone(entry),
+        Standing::Expired
+        | Standing::Superseded
+        | Standing::Unavailable
+        | Standing::UnderWay
+        | Standing::Unknown => ledger::Planned::Left(entry),
     }
-    Ok(obstacles)
 }
 
 #[derive(Serialize)]

@@ -14,10 +14,11 @@ mod newest;
 mod read;
 mod rows;
 mod store;
+mod touched;
 mod verify;
 mod writer;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -335,6 +336,13 @@ impl Embedded {
         beside: HashSet<EntryId>,
     ) -> Result<Option<super::Obstacle>, LedgerError> {
         self.read_beside(move |ledger| ledger.superseded(entry, &beside)).await
+    }
+
+    pub(super) async fn obstacles(
+        &self,
+        plan: Vec<super::Planned>,
+    ) -> Result<HashMap<EntryId, super::Obstacle>, LedgerError> {
+        self.read_beside(move |ledger| ledger.obstacles(&plan)).await
     }
 
     pub(super) async fn unknowns(&self, limit: usize) -> Result<Vec<Record>, LedgerError> {

@@ -1,23 +1,25 @@
-//! Whether another entry stands in the way of an undo: a later one of the same thing, or one that was under
-//! way at the same time.
+//! Whether another entry stands in the way of an undo: a later one of the same thing, or one that
+//! was under way at the same time.
 //!
-//! An entry is filed under the [things](crate::contract::thing) that its call changes, and keeps those that
-//! its undo would change. A store finds by its index who else is filed there; what that means is decided
-//! here, once for all stores.
+//! An entry is filed under the [things](crate::contract::thing) that its call changes, and keeps
+//! those that its undo would change. A store finds by its index who else is filed there, and the
+//! pipeline knows who is under way; what that means is decided here, once for all.
 //!
-//! - One that began later stands in the way if its write was or may have been sent, whoever made it. So does
-//!   one that began earlier and made a further attempt since.
-//! - One that was taken back since does not, nor does the call that took it back: together they left what was
-//!   there.
-//! - One that began earlier and was not over when this one began does too, if the undo puts back what was
-//!   read before: that may lack the other's effect, and to put it back would take that away.
+//! - One that began later stands in the way if its write was or may have been sent, whoever made
+//!   it. So does one that began earlier and made a further attempt since.
+//! - One that was taken back since does not, nor does the call that took it back: together they
+//!   left what was there.
+//! - One that began earlier and was not over when this one began does too, if the undo puts back
+//!   what was read before: that may lack the other's effect, and to put it back would take that
+//!   away.
 //!
-//! Limits: a store looks at [`MAX_LATER`](super::MAX_LATER) entries of a thing, and of those that came later at no more than it
-//! can read at once. If there are more and none of them stands in the way, that is told as an obstacle too
-//! ([`Obstacle::Beyond`]). Entries of a version before things were noted are neither found nor answered for
-//! ([`Obstacle::Untold`]).
+//! Limits: of the entries of a thing that came later [`MAX_LATER`](super::MAX_LATER) are looked at.
+//! If there are more and none of those stands in the way, that is told as an obstacle too
+//! ([`Obstacle::Beyond`]). Of those that came earlier as many are, the newest; nobody looks for one
+//! that was open, or attempted again, from before them. Entries of a version before things were
+//! noted are neither found nor answered for ([`Obstacle::Untold`]).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Obstacle;
 use super::entry::State;
@@ -25,69 +27,148 @@ use crate::contract::key::EntryId;
 
 /// The entry whose undo is asked about.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject {
+pub struct Subject {
     /// Its place in the order of beginning.
-    pub(super) number: i64,
+    pub number: i64,
     /// The step in which its newest attempt began.
-    pub(super) began: i64,
+    pub began: i64,
     /// Whether the state before it was read.
-    pub(super) has_before: bool,
+    pub has_before: bool,
     /// Whether more came later than were looked at.
-    pub(super) is_cut: bool,
+    pub is_cut: bool,
 }
 
 /// Another entry of the thing that its undo would change.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    pub(super) entry: EntryId,
-    pub(super) number: i64,
-    pub(super) state: State,
-    pub(super) attempt: u32,
+pub struct Candidate {
+    /// Its id.
+    pub entry: EntryId,
+    /// Its place in the order of beginning.
+    pub number: i64,
+    /// What it is.
+    pub state: State,
+    /// Its newest attempt, from 1.
+    pub attempt: u32,
     /// The step that says what became of it.
-    pub(super) finish: i64,
+    pub finish: i64,
     /// Its newest step, if that settled it.
-    pub(super) settled: Option<i64>,
+    pub settled: Option<i64>,
     /// The call that took it back.
-    pub(super) undone_by: Option<EntryId>,
+    pub undone_by: Option<EntryId>,
 }
 
-/// What stands in the way of the subject's undo. `candidates` are entries of its things, newest first;
-/// those of `beside` are passed over.
-pub(super) fn obstacle(
+/// What a plan that takes entries back does with one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// It is left as it is: in the way of what came before it.
+    Left(EntryId),
+    /// It is taken back if nothing stands in the way of that.
+    Taken(EntryId),
+    /// It was taken back before.
+    Undone(EntryId),
+}
+
+impl Planned {
+    /// Which entry.
+    pub fn entry(self) -> EntryId {
+        match self {
+            Self::Left(entry) | Self::Taken(entry) | Self::Undone(entry) => entry,
+        }
+    }
+}
+
+/// What stands in the way of what a plan, newest first, would take back. Newer writes of the plan
+/// are taken back before, and the calls that do it are no obstacles; those that are not taken back
+/// are.
+#[derive(Debug)]
+pub(super) struct Course {
+    beside: HashSet<EntryId>,
+    found: HashMap<EntryId, Obstacle>,
+}
+
+impl Course {
+    /// Of the whole plan.
+    pub(super) fn of(plan: &[Planned]) -> Self {
+        let beside = plan.iter().map(|planned| planned.entry()).collect();
+        Self { beside, found: HashMap::new() }
+    }
+
+    /// Goes through the next part of the plan; `obstacle` says of one entry what stands in its way,
+    /// but for those that are passed over.
+    pub(super) fn go<E>(
+        &mut self,
+        part: &[Planned],
+        mut obstacle: impl FnMut(EntryId, &HashSet<EntryId>) -> Result<Option<Obstacle>, E>,
+    ) -> Result<(), E> {
+        for planned in part {
+            match planned {
+                Planned::Left(entry) => {
+                    self.beside.remove(entry);
+                }
+                Planned::Taken(entry) => {
+                    if let Some(obstacle) = obstacle(*entry, &self.beside)? {
+                        self.found.insert(*entry, obstacle);
+                        self.beside.remove(entry);
+                    }
+                }
+                Planned::Undone(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was found.
+    pub(super) fn end(self) -> HashMap<EntryId, Obstacle> {
+        self.found
+    }
+}
+
+/// What stands in the way of the subject's undo. Candidates are entries of its things: `later`
+/// began after it, and `earlier`, which is only asked if none of those stands in the way, before
+/// it. Those of `beside` are passed over.
+///
+/// # Errors
+///
+/// Those of `earlier`.
+pub fn obstacle<E>(
     subject: Subject,
-    candidates: &[Candidate],
+    later: &[Candidate],
+    earlier: impl FnOnce() -> Result<Vec<Candidate>, E>,
     beside: &HashSet<EntryId>,
-) -> Option<Obstacle> {
-    let is_later = |other: &Candidate| {
-        let is_again = other.attempt > 1
-            && other.number < subject.number
-            && (other.state.is_open() || other.finish > subject.began);
-        other.number > subject.number || is_again
-    };
+) -> Result<Option<Obstacle>, E> {
     // What took a later one back left the thing as that one had found it.
-    let backs: HashSet<EntryId> = candidates
+    let backs: HashSet<EntryId> = later
         .iter()
-        .filter(|other| other.number > subject.number && other.state == State::Undone)
+        .filter(|other| other.state == State::Undone)
         .filter_map(|other| other.undone_by)
         .collect();
-    let first = candidates
-        .iter()
-        .filter(|other| is_later(other) && may_have_changed(other.state))
-        .filter(|other| !backs.contains(&other.entry) && !beside.contains(&other.entry))
-        .min_by_key(|other| other.number);
+    let counts = |other: &&Candidate| {
+        may_have_changed(other.state)
+            && !backs.contains(&other.entry)
+            && !beside.contains(&other.entry)
+    };
+    let first = later.iter().filter(counts).min_by_key(|other| other.number);
     if let Some(first) = first {
-        return Some(Obstacle::After(first.entry));
+        return Ok(Some(Obstacle::After(first.entry)));
     }
     if subject.is_cut {
-        return Some(Obstacle::Beyond);
+        return Ok(Some(Obstacle::Beyond));
     }
-    let overlapping = candidates.iter().filter(|_| subject.has_before).find(|other| {
+    let earlier = earlier()?;
+    let is_again = |other: &&Candidate| {
+        other.attempt > 1 && (other.state.is_open() || other.finish > subject.began)
+    };
+    let again = earlier.iter().filter(is_again).filter(counts).min_by_key(|other| other.number);
+    if let Some(again) = again {
+        return Ok(Some(Obstacle::After(again.entry)));
+    }
+    let overlapping = earlier.iter().filter(|_| subject.has_before).find(|other| {
         let is_over = !other.state.is_open()
             && other.finish <= subject.began
             && other.settled.is_none_or(|settled| settled <= subject.began);
-        other.number < subject.number && may_have_changed(other.state) && !is_over
-    })?;
-    Some(Obstacle::Beside(overlapping.entry))
+        may_have_changed(other.state) && !is_over
+    });
+    Ok(overlapping.map(|other| Obstacle::Beside(other.entry)))
 }
 
 /// Whether a write in this state was or may have been sent, and not taken back.
@@ -98,7 +179,8 @@ fn may_have_changed(state: State) -> bool {
     }
 }
 
-/// The keyed hashes of things as they stand with an entry: one behind the other. `None`: there are none.
+/// The keyed hashes of things as they stand with an entry: one behind the other. `None`: there are
+/// none.
 pub(super) fn filed<const N: usize>(hashes: impl Iterator<Item = [u8; N]>) -> Option<Vec<u8>> {
     let bytes: Vec<u8> = hashes.flatten().collect();
     (!bytes.is_empty()).then_some(bytes)
@@ -109,8 +191,8 @@ pub(super) fn of_filed<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8
     bytes.as_chunks().0.iter().copied()
 }
 
-/// What stands with a finish: 1 if the first of the hashes is of the thing that the upstream's id names, else
-/// 0; then the hashes, that one before those of what the undo would change.
+/// What stands with a finish: 1 if the first of the hashes is of the thing that the upstream's id
+/// names, else 0; then the hashes, that one before those of what the undo would change.
 pub(super) fn told<const N: usize>(
     made: Option<[u8; N]>,
     undo: impl Iterator<Item = [u8; N]>,
@@ -148,7 +230,10 @@ mod tests {
     /// Of the entry 5, which began in step 50.
     fn found(has_before: bool, candidates: &[Candidate], beside: &[i64]) -> Option<Obstacle> {
         let subject = Subject { number: 5, began: 50, has_before, is_cut: false };
-        obstacle(subject, candidates, &beside.iter().copied().map(id).collect())
+        let (later, earlier): (Vec<_>, Vec<_>) =
+            candidates.iter().partition(|other| other.number > subject.number);
+        let beside = beside.iter().copied().map(id).collect();
+        obstacle::<()>(subject, &later, || Ok(earlier), &beside).unwrap()
     }
 
     #[test]
@@ -201,10 +286,42 @@ mod tests {
     fn what_nobody_looked_at_is_not_taken_for_nothing() {
         let cut = |candidates: &[Candidate]| {
             let subject = Subject { number: 5, began: 50, has_before: false, is_cut: true };
-            obstacle(subject, candidates, &HashSet::new())
+            obstacle(subject, candidates, || Err("nobody needs these"), &HashSet::new())
         };
-        assert_eq!(cut(&[other(6, State::Undone)]), Some(Obstacle::Beyond));
-        assert_eq!(cut(&[other(6, State::Accepted)]), Some(Obstacle::After(id(6))));
+        assert_eq!(cut(&[other(6, State::Undone)]), Ok(Some(Obstacle::Beyond)));
+        assert_eq!(cut(&[other(6, State::Accepted)]), Ok(Some(Obstacle::After(id(6)))));
+    }
+
+    #[test]
+    fn a_plan_passes_over_what_it_takes_back_and_no_more() {
+        let plan = [
+            Planned::Left(id(9)),
+            Planned::Taken(id(8)),
+            Planned::Undone(id(7)),
+            Planned::Taken(id(6)),
+            Planned::Taken(id(5)),
+        ];
+        let mut asked = Vec::new();
+
+        let mut course = Course::of(&plan);
+        for part in plan.chunks(2) {
+            let gone = course.go::<()>(part, |entry, beside| {
+                let mut beside: Vec<EntryId> = beside.iter().copied().collect();
+                beside.sort_unstable();
+                asked.push((entry, beside));
+                Ok((entry == id(8)).then_some(Obstacle::After(id(9))))
+            });
+            assert_eq!(gone, Ok(()));
+        }
+
+        assert_eq!(course.end(), HashMap::from([(id(8), Obstacle::After(id(9)))]));
+        let beside = |of: &[i64]| of.iter().copied().map(id).collect::<Vec<_>>();
+        let expected = [
+            (id(8), beside(&[5, 6, 7, 8])),
+            (id(6), beside(&[5, 6, 7])),
+            (id(5), beside(&[5, 6, 7])),
+        ];
+        assert_eq!(asked, expected);
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::contract::class::Outcome;
 use crate::contract::key::EntryId;
@@ -50,6 +50,7 @@ pub use command::{
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
 pub use health::{Health, Integrity, Reason, Stats};
+pub use later::{Candidate, Planned, Subject, obstacle};
 pub use place::{Address, AddressError, Endpoint, Place};
 pub use postgres::Postgres;
 pub use read::ReadOnly;
@@ -248,6 +249,23 @@ impl Ledger {
         match self {
             Self::Embedded(embedded) => embedded.superseded(entry, beside.clone()).await,
             Self::Postgres(postgres) => postgres.superseded(entry, beside.clone()).await,
+        }
+    }
+
+    /// What stands in the way of the undo of each entry that a plan would take back, as
+    /// [`superseded`](Self::superseded) says it of one. The plan is newest first; its newer writes are taken
+    /// back before, and are no obstacles unless they are left.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`].
+    pub async fn obstacles(
+        &self,
+        plan: Vec<Planned>,
+    ) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
+        match self {
+            Self::Embedded(embedded) => embedded.obstacles(plan).await,
+            Self::Postgres(postgres) => postgres.obstacles(plan).await,
         }
     }
 

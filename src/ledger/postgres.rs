@@ -36,7 +36,9 @@
 //! SERIALIZABLE (correct, with more retries).
 
 mod batch;
+mod begun;
 mod chained;
+mod later;
 mod look;
 mod outcome;
 mod owner;
@@ -48,11 +50,12 @@ mod rows;
 mod schema;
 mod session;
 mod sql;
+mod step;
 mod verify;
 mod word;
 mod writer;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,11 +68,13 @@ use super::desk::command::{Failure, Inbox};
 use super::desk::{Desk, Shared};
 use super::place::Address;
 use super::{
-    Counts, Filter, LedgerError, Obstacle, OpenError, Options, Pending, Reason, Record, Recovered,
-    State,
+    Counts, Filter, LedgerError, Obstacle, OpenError, Options, Pending, Planned, Reason, Record,
+    Recovered, State,
 };
 use crate::contract::key::EntryId;
 use chained::Chained;
+#[cfg(test)]
+pub(super) use later::TOUCHED;
 use look::Finder;
 use queue::Queue;
 use reader::Ask;
@@ -167,8 +172,17 @@ impl Postgres {
         beside: HashSet<EntryId>,
     ) -> Result<Option<Obstacle>, LedgerError> {
         let read = move |session: Arc<Session>| async move {
-            rows::superseded(&session, entry, &beside).await
+            later::superseded(&session, entry, &beside).await
         };
+        reader::ask(&self.asks, read).await
+    }
+
+    pub(super) async fn obstacles(
+        &self,
+        plan: Vec<Planned>,
+    ) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
+        let read =
+            move |session: Arc<Session>| async move { later::obstacles(&session, &plan).await };
         reader::ask(&self.asks, read).await
     }
 

@@ -172,15 +172,10 @@ impl Answer {
     /// Reads the data of an event, if it is the response to the request with this id; `None` for
     /// notifications, requests, other responses, and what cannot be read.
     pub fn from_event(data: &Bytes, id: &Id) -> Option<Self> {
-        let doc = Doc::parse(data.clone()).ok()?;
-        let root = doc.root();
-        let has_outcome = root.get("result").is_some() || root.get("error").is_some();
-        let is_ours = root.get("id").is_some_and(|value| id.is(value));
-        if !is_ours || !has_outcome || root.get("method").is_some() {
-            return None;
+        match Told::by(data, id) {
+            Told::Answer(answer) => Some(answer),
+            Told::Other | Told::Stray { .. } => None,
         }
-        let kind = kind_of(root, id);
-        Some(Self { status: 200, body: data.clone(), doc: Some(doc), kind })
     }
 
     /// An answer that is not looked into: not JSON, encoded, cut short or over the limit.
@@ -352,6 +347,13 @@ impl Answer {
         parts.concat().into()
     }
 
+    /// Whether it answers another request than the one with this id, however its client reads ids:
+    /// that client would wait for its own answer for ever.
+    pub fn is_foreign_to(&self, id: &Id) -> bool {
+        let theirs = self.doc.as_ref().and_then(|doc| doc.root().get("id"));
+        matches!(self.kind, Kind::WrongId { .. }) && !theirs.is_some_and(|theirs| id.may_be(theirs))
+    }
+
     /// Whether its result has a `_meta` that is no object, so that it is no result of any revision
     /// and a report has no place in it.
     pub fn has_odd_meta(&self) -> bool {
@@ -406,6 +408,42 @@ impl Answer {
             Some(_) => return keep("the place for the report is taken by another value"),
         }
         Spliced { body: edits.apply(&self.body).into(), unplaced: None }
+    }
+}
+
+/// What the data of an event is for the request whose stream it stands on.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// Its response.
+    Answer(Answer),
+    /// Another message, or what cannot be read.
+    Other,
+    /// A response with another id, which has no place on this stream.
+    Stray {
+        /// A reader that is not strict about ids takes it for the response.
+        is_near: bool,
+    },
+}
+
+impl Told {
+    /// What this data is for the request with this id. An error without an id is another message:
+    /// servers tell so that they could not read one.
+    pub fn by(data: &Bytes, id: &Id) -> Self {
+        let Ok(doc) = Doc::parse(data.clone()) else { return Self::Other };
+        let root = doc.root();
+        let has_outcome = root.get("result").is_some() || root.get("error").is_some();
+        if !has_outcome || root.get("method").is_some() {
+            return Self::Other;
+        }
+        match root.get("id") {
+            Some(theirs) if id.is(theirs) => {
+                let kind = kind_of(root, id);
+                Self::Answer(Answer { status: 200, body: data.clone(), doc: Some(doc), kind })
+            }
+            Some(theirs) if !theirs.is_null() => Self::Stray { is_near: id.may_be(theirs) },
+            Some(_) | None if root.get("result").is_some() => Self::Stray { is_near: false },
+            Some(_) | None => Self::Other,
+        }
     }
 }
 

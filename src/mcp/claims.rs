@@ -38,7 +38,7 @@ pub enum Claim {
     Unread,
 }
 
-/// Looks for a claim in a message.
+/// Looks for a claim in a message, or in each of a batch.
 pub fn claim(message: &Bytes, reports: Reports) -> Claim {
     // Most messages hold none; a name may be spelt with escapes.
     if reports == Reports::Trust || !may_claim(message) {
@@ -46,13 +46,23 @@ pub fn claim(message: &Bytes, reports: Reports) -> Claim {
     }
     let Ok(doc) = Doc::parse(message.clone()) else { return Claim::Unread };
     let mut edits = Edits::new();
-    for (outer, inner) in PLACES {
-        let holder = doc.root().get(outer).and_then(|outer| outer.get(inner));
-        if let Some(holder) = holder.filter(|holder| holder.kind() == Kind::Object) {
-            disown(holder, reports, None, &mut edits);
+    match doc.root() {
+        batch if batch.kind() == Kind::Array => {
+            batch.elements().for_each(|message| disown_all(message, reports, &mut edits));
         }
+        message => disown_all(message, reports, &mut edits),
     }
     if edits.is_empty() { Claim::None } else { Claim::Taken(edits.apply(message).into()) }
+}
+
+/// Takes out all that a message claims.
+fn disown_all(message: Value<'_>, reports: Reports, edits: &mut Edits) {
+    for (outer, inner) in PLACES {
+        let holder = message.get(outer).and_then(|outer| outer.get(inner));
+        if let Some(holder) = holder.filter(|holder| holder.kind() == Kind::Object) {
+            disown(holder, reports, None, edits);
+        }
+    }
 }
 
 /// Takes the upstream's claims out of the object where a report stands, and puts ours there, if there

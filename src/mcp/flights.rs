@@ -61,6 +61,12 @@ impl Flights {
         Flight { inner: Arc::clone(&self.inner), session, number, cancelled }
     }
 
+    /// Whether a request of a session is under way: its answer comes where it was made.
+    pub fn has(&self, session: &SessionKey, id: &Id) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.calls.get(session).is_some_and(|calls| calls.iter().any(|call| call.id == *id))
+    }
+
     /// The client is about to cancel a request of its session: it looks at no answer any more. Said
     /// before the upstream hears of it, which may answer before its word to us is through.
     pub fn leave(&self, session: &SessionKey, id: &Id) {

@@ -80,10 +80,43 @@ impl Id {
         *self.0 == *value.raw() || Self::from_value(value).is_some_and(|other| *self == other)
     }
 
-    fn text(&self) -> Option<String> {
+    /// Whether a reader that is not strict about types takes a JSON value for this id: one that makes
+    /// a number of it first, or a text.
+    ///
+    /// Numbers are compared as ECMAScript reads them, at its precision: `2`, `2.0`, `"2"`, `" 0x2"`.
+    pub fn may_be(&self, value: Value<'_>) -> bool {
+        let theirs = || Self(value.raw().into());
+        self.is(value)
+            || matches!(value.kind(), JsonKind::String | JsonKind::Number)
+                && self.number().is_some_and(|ours| theirs().number() == Some(ours))
+    }
+
+    fn number(&self) -> Option<f64> {
+        if self.0.starts_with('"') { number_in(&self.text()?) } else { self.0.parse().ok() }
+    }
+
+    /// The text of an id that is a string.
+    pub fn text(&self) -> Option<String> {
         let doc = Doc::parse(self.0.to_string()).ok()?;
         doc.root().as_str().map(Cow::into_owned)
     }
+}
+
+/// The number that ECMAScript makes of a text (ECMA-262, StringToNumber).
+fn number_in(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let radix = match text.get(..2) {
+        Some("0b" | "0B") => 2,
+        Some("0o" | "0O") => 8,
+        Some("0x" | "0X") => 16,
+        _ if text.is_empty() => return Some(0.0),
+        _ => return text.parse().ok(),
+    };
+    let digits = text.get(2..).filter(|digits| !digits.is_empty())?;
+    digits.chars().try_fold(0.0, |sum, digit| {
+        let digit = f64::from(digit.to_digit(radix)?);
+        Some(f64::from(radix).mul_add(sum, digit))
+    })
 }
 
 impl PartialEq for Id {

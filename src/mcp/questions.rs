@@ -1,10 +1,12 @@
 //! Questions that are put to clients of sessions, and who waits for their answers (standards MCP-36).
 //!
-//! A client answers with a POST of its own. The id of a question cannot be guessed, starts so that no
-//! upstream's id is taken for one, and counts in its own session only.
+//! A client answers with a POST of its own. The id of a question cannot be guessed, is sealed with the
+//! ledger's key (`Sealer::question`) so that no upstream's id is taken for one, which may be another
+//! sidecar's, and counts in its own session only.
 //!
-//! A question lives in the process that asked it. An answer that reaches another one, or the same after
-//! a restart, is taken and forgotten there: it never goes upstream, and no call is made of it. The call
+//! A question lives in the process that asked it. An answer that reaches another one of that ledger, or
+//! the same after a restart, is taken and forgotten there: it never goes upstream, and no call is made
+//! of it. The call
 //! that waits is refused when its time is over, with the token that confirms it at any process which
 //! shares the ledger.
 //!
@@ -15,13 +17,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::jsonrpc::Id;
 use super::request::Heard;
 use super::sessions::SessionKey;
 use crate::contract::json::{Value, write_string};
-
-/// How the id of every request of ours to a client starts.
-pub const PREFIX: &str = "anvil-";
 
 /// The questions that are open at once.
 pub const MAX_QUESTIONS: usize = 1024;
@@ -50,13 +48,8 @@ pub struct Asked<'a> {
 }
 
 impl Questions {
-    /// Opens a question under 16 random bytes; `None` if there are too many.
-    pub fn ask(&self, session: SessionKey, random: [u8; 16]) -> Option<Asked<'_>> {
-        use std::fmt::Write as _;
-        let mut id = PREFIX.to_owned();
-        for byte in random {
-            let _infallible = write!(id, "{byte:02x}");
-        }
+    /// Opens a question under an id that nobody can guess; `None` if there are too many.
+    pub fn ask(&self, session: SessionKey, id: String) -> Option<Asked<'_>> {
         let (sender, answer) = oneshot::channel();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MAX_QUESTIONS {
@@ -64,11 +57,6 @@ impl Questions {
         }
         open.insert(id.clone(), (session, sender));
         Some(Asked { questions: self, id, answer })
-    }
-
-    /// Whether an id is one of ours, so that a response with it goes no further.
-    pub fn is_ours(id: &Id) -> bool {
-        id.as_token().strip_prefix('"').is_some_and(|rest| rest.starts_with(PREFIX))
     }
 
     /// A session has ended: nobody will answer in it.
@@ -86,9 +74,8 @@ impl Questions {
         }
     }
 
-    /// A client's response came, with this root. One that nobody waits for is forgotten.
-    pub fn hear(&self, session: &SessionKey, id: &Id, message: Value<'_>) {
-        let name = id.as_token().trim_matches('"');
+    /// A client's response came, with this id and root. One that nobody waits for is forgotten.
+    pub fn hear(&self, session: &SessionKey, name: &str, message: Value<'_>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if !open.get(name).is_some_and(|(owner, _)| owner == session) {
             return;
@@ -156,9 +143,8 @@ mod tests {
     use super::*;
     use crate::contract::json::Doc;
 
-    fn answer(id: &str, rest: &str) -> (Id, Doc) {
-        let doc = Doc::parse(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",{rest}}}")).unwrap();
-        (Id::parse(&format!("\"{id}\"")).unwrap(), doc)
+    fn answer(id: &str, rest: &str) -> Doc {
+        Doc::parse(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",{rest}}}")).unwrap()
     }
 
     #[tokio::test]
@@ -183,13 +169,12 @@ mod tests {
         for (rest, expected) in cases {
             let questions = Questions::default();
             let session = SessionKey::new("p", "s");
-            let mut asked = questions.ask(session.clone(), [7; 16]).unwrap();
-            let (id, doc) = answer(&asked.id, rest);
-            assert!(Questions::is_ours(&id));
-            questions.hear(&SessionKey::new("p", "t"), &id, doc.root());
-            questions.hear(&session, &answer("anvil-00", rest).0, doc.root());
-            questions.hear(&session, &id, doc.root());
-            questions.hear(&session, &id, doc.root());
+            let mut asked = questions.ask(session.clone(), "anvil-07".to_owned()).unwrap();
+            let doc = answer("anvil-07", rest);
+            questions.hear(&SessionKey::new("p", "t"), "anvil-07", doc.root());
+            questions.hear(&session, "anvil-00", doc.root());
+            questions.hear(&session, "anvil-07", doc.root());
+            questions.hear(&session, "anvil-07", doc.root());
             assert_eq!(asked.answer().await, Some(expected), "{rest}");
         }
     }
@@ -197,7 +182,7 @@ mod tests {
     #[test]
     fn a_question_that_nobody_waits_for_is_closed() {
         let questions = Questions::default();
-        drop(questions.ask(SessionKey::new("p", "s"), [7; 16]));
+        drop(questions.ask(SessionKey::new("p", "s"), "anvil-07".to_owned()));
         assert!(questions.open.lock().unwrap().is_empty());
     }
 }

@@ -30,6 +30,9 @@ pub const PREFIX: &str = "tbc1_";
 /// How every sealed state starts; a `requestState` that starts so is ours, not the upstream's.
 pub const STATE_PREFIX: &str = "tbs1_";
 
+/// How the id of every question of ours to a client starts.
+const QUESTION_PREFIX: &str = "anvil-";
+
 /// How long a token counts, in milliseconds (contract section 4).
 pub const LIFE_MS: i64 = 10 * 60 * 1000;
 
@@ -151,6 +154,22 @@ impl Sealer {
         let (mac, json) = sealed.split_at_checked(MAC)?;
         self.mac(b"state\0").chain_update(json).verify_slice(mac).ok()?;
         String::from_utf8(json.to_vec()).ok()
+    }
+
+    /// The id of a question to a client (standards MCP-36), of 16 random bytes: the same ledger's
+    /// sidecars know it for theirs, and nobody else's is taken for one.
+    pub fn question(&self, random: [u8; 16]) -> String {
+        let hash = self.mac(b"question\0").chain_update(random).finalize().into_bytes();
+        let half = hash.get(..16).unwrap_or_default();
+        format!("{QUESTION_PREFIX}{}", URL_SAFE_NO_PAD.encode([&random, half].concat()))
+    }
+
+    /// Whether an id is one that [`Sealer::question`] made.
+    pub fn is_question(&self, id: &str) -> bool {
+        let sealed = id.strip_prefix(QUESTION_PREFIX).map(|sealed| URL_SAFE_NO_PAD.decode(sealed));
+        let Some(Ok(sealed)) = sealed else { return false };
+        let random = sealed.first_chunk::<16>();
+        random.is_some_and(|random| self.question(*random) == id)
     }
 
     /// A weak principal's name: a keyed hash of what the caller sent as credentials, so that the

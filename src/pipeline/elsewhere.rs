@@ -49,8 +49,8 @@ pub type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 pub struct Parked {
     /// Settles the answer, and gives the report.
     pub at_answer: Box<dyn FnOnce(&Answer) -> String + Send + Sync>,
-    /// Settles a call without one.
-    pub at_end: Box<dyn FnOnce(Ending) + Send + Sync>,
+    /// Settles a call without one, and gives the report.
+    pub at_end: Box<dyn FnOnce(Ending) -> String + Send + Sync>,
 }
 
 impl std::fmt::Debug for Parked {
@@ -183,8 +183,9 @@ impl Elsewhere {
         let Some(position) = slots.iter().position(is_it) else { return };
         let slot = slots.remove(position);
         drop(inner);
-        if let Some((_, slot)) = slot {
-            end(slot);
+        if let Some((id, Slot::Parked(parked))) = slot {
+            // An answer that comes all the same shows what its call was settled as.
+            self.tell(session.clone(), id, (parked.at_end)(Ending::Expired));
         }
     }
 
@@ -211,22 +212,25 @@ impl Elsewhere {
             Slot::Parked(parked) => (parked.at_answer)(answer),
             Slot::Told(report) => report,
         };
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.tasks.insert(task.clone(), Slot::Told(report.clone()));
+        self.tell_task(task, report.clone());
         Some(report)
     }
 
-    /// A task ended without a result that was seen.
-    pub fn end_task(&self, task: &TaskKey, ending: Ending) {
+    /// A task ended without a result that was seen; gives the report of its call, which its answer
+    /// shows if it comes all the same.
+    pub fn end_task(&self, task: &TaskKey, ending: Ending) -> Option<String> {
+        let report = match self.take_task(task)? {
+            Slot::Ambiguous => return None,
+            Slot::Parked(parked) => (parked.at_end)(ending),
+            Slot::Told(report) => report,
+        };
+        self.tell_task(task, report.clone());
+        Some(report)
+    }
+
+    fn tell_task(&self, task: &TaskKey, report: String) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(inner.tasks.get(task), Some(Slot::Parked(_))) {
-            return;
-        }
-        let slot = inner.tasks.remove(task);
-        drop(inner);
-        if let Some(Slot::Parked(parked)) = slot {
-            (parked.at_end)(ending);
-        }
+        inner.tasks.insert(task.clone(), Slot::Told(report));
     }
 
     /// Whether a task's call is open.
@@ -269,7 +273,7 @@ impl Elsewhere {
 
 fn end(slot: Slot) {
     match slot {
-        Slot::Parked(parked) => (parked.at_end)(Ending::Expired),
+        Slot::Parked(parked) => drop((parked.at_end)(Ending::Expired)),
         Slot::Ambiguous | Slot::Told(_) => {}
     }
 }
@@ -291,6 +295,7 @@ mod tests {
             at_answer: Box::new(|_| "report".to_owned()),
             at_end: Box::new(move |_| {
                 ends.fetch_add(1, Ordering::Relaxed);
+                "ended".to_owned()
             }),
         }
     }

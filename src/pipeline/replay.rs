@@ -12,6 +12,7 @@ use super::fetch::Fetch;
 use super::live::Metered;
 use super::reconcile::{Conclusion, Looker, reconcile};
 use super::repeat::{Asked, Judgement, Standing, judge};
+use super::settle::Obstructed;
 use super::step::{Next, Stage, Step};
 use super::{Answered, Fresh, Refused, Reply, Shared, Write};
 use crate::call::refusal::{Because, Refusal};
@@ -58,7 +59,13 @@ impl Step for Replay {
             Err(_) if write.mode == Mode::Observe => Priors::default(),
             Err(_) => return Err(write.refuse(Refusal::LedgerUnavailable)),
         };
-        let (priors, judgement) = self.judged(&write, priors).await;
+        let (mut priors, mut judgement) = self.judged(&write, priors).await;
+        if self.is_overtaken(&write, &judgement).await
+            && let Some(prior) = &mut priors.by_digest
+        {
+            (prior.delivered, prior.answered) = (true, true);
+            judgement = judge(&asked(&write, self.shared.clock.now_ms()), &priors);
+        }
         let standing = match judgement {
             Judgement::Go(standing) => standing,
             Judgement::Replay(_) if write.mode == Mode::Observe => {
@@ -120,6 +127,17 @@ impl Replay {
             }
             Err(_) => (priors, judgement),
         }
+    }
+
+    /// Whether a call without a key would be given the answer of an earlier one whose effect another
+    /// write has changed since: that answer is no longer true, whether or not it was delivered.
+    async fn is_overtaken(&self, write: &Write, judgement: &Judgement) -> bool {
+        let Judgement::Replay(entry) = judgement else { return false };
+        write.control.key.is_none()
+            && matches!(
+                self.shared.ledger.superseded(*entry, &HashSet::new()).await,
+                Ok(Some(Obstacle::After(_)))
+            )
     }
 
     /// Looks an entry up for a repeat of it; says whether that settled it.
@@ -212,10 +230,19 @@ pub fn refuse_repeat(write: &Write, refusal: Refusal) -> Box<Refused> {
 }
 
 /// What stands in the way of an entry's undo.
-async fn superseded(shared: &Shared, entry: EntryId, stored: &Stored) -> Option<Obstacle> {
-    stored.record.finish.as_ref()?.undo.as_ref()?;
-    // What cannot be read is not held against the undo: the call that makes it is gated itself.
-    shared.ledger.superseded(entry, &HashSet::new()).await.ok().flatten()
+async fn obstructed(shared: &Shared, entry: EntryId, stored: &Stored) -> Obstructed {
+    if stored.record.finish.as_ref().is_none_or(|finish| finish.undo.is_none()) {
+        return Obstructed::No;
+    }
+    match shared.ledger.superseded(entry, &HashSet::new()).await {
+        Ok(None) => Obstructed::No,
+        Ok(Some(obstacle)) => Obstructed::By(obstacle),
+        // An undo that nobody knows to be clean may overwrite what came after it.
+        Err(error) => {
+            tracing::warn!(%error, %entry, "what came after an entry could not be read");
+            Obstructed::Unknown
+        }
+    }
 }
 
 /// Refuses a repeat whose recorded answer is not here, with what is known of it: the effect is there,
@@ -228,9 +255,9 @@ async fn not_kept(
 ) -> Box<Refused> {
     let mut refused = refuse_repeat(write, refusal);
     if let Ok(Some(stored)) = shared.ledger.answer(entry).await {
-        let superseded = superseded(shared, entry, &stored).await;
+        let obstructed = obstructed(shared, entry, &stored).await;
         let record = &stored.record;
-        let mut report = super::settle::recorded_report(shared, write, entry, record, superseded);
+        let mut report = super::settle::recorded_report(shared, write, entry, record, obstructed);
         report.refused = Some(refused.refusal.code().into());
         refused.report = Some(report);
     }
@@ -246,10 +273,10 @@ pub async fn replay(shared: &Shared, write: &Write, entry: EntryId) -> Answered 
     };
     write.metrics.duplicates.count(DuplicateResult::Replayed);
     super::audit::replayed(write, entry, shared.clock.instant());
-    let superseded = superseded(shared, entry, &stored).await;
+    let obstructed = obstructed(shared, entry, &stored).await;
     let is_accepted = stored.record.prior.state == State::Accepted;
     let (response, report) =
-        super::settle::recorded_answer(shared, write, entry, stored, superseded);
+        super::settle::recorded_answer(shared, write, entry, stored, obstructed);
     Ok(Reply {
         response,
         report,

@@ -53,7 +53,7 @@ use notice::Notice;
 pub use outcome::IF_UNCHANGED;
 use outcome::{Conclusion, Dispatched, conclude};
 use reading::{About, Settling};
-pub use recorded::{recorded_answer, recorded_report};
+pub use recorded::{Obstructed, recorded_answer, recorded_report};
 pub use waiting::rearm;
 
 /// See the module's page.
@@ -202,16 +202,16 @@ impl Case {
     }
 
     /// Settles a call whose answer did not come.
-    fn settle_lost(&self, cause: Cause) {
+    fn settle_lost(&self, cause: Cause) -> Report {
         let conclusion = conclude(self, &Dispatched::lost(cause), None);
-        self.finish(&conclusion, None);
+        self.finish(&conclusion, None)
     }
 
     /// Settles a call whose task is done and whose result nobody fetched.
-    fn settle_unseen(&self) {
+    fn settle_unseen(&self) -> Report {
         let dispatched = Dispatched::answered(Disposition::Accepted, 200);
         let conclusion = conclude(self, &dispatched, None);
-        self.finish(&conclusion, None);
+        self.finish(&conclusion, None)
     }
 
     /// Finishes the entry and answers with what the upstream answered.

@@ -18,6 +18,11 @@
 //! the answer and is no JSON of one meaning: a client with a laxer reader would take it for a
 //! success of which nobody here knows.
 //!
+//! A response to another request than the stream's own has no place on it, and goes no further: a
+//! client would take it for the answer to another call of its own. One whose id is only spelt
+//! otherwise passes on a read's stream, since there are clients that read it; of a write, it would be
+//! a success of which nobody here knows.
+//!
 //! An array of messages in an event (2025-03-26) is taken apart: each is treated as it would be
 //! alone.
 
@@ -35,7 +40,7 @@ use http_body::{Body as _, Frame as BodyFrame, SizeHint};
 use super::settle::Tail;
 use crate::call::payload::{Body, BodyError, PolledFrame, Source};
 use crate::contract::json::Doc;
-use crate::mcp::answer::{Answer, Reports};
+use crate::mcp::answer::{Answer, Reports, Told};
 use crate::mcp::claims::{Claim, claim};
 use crate::mcp::jsonrpc::{Id, holds};
 use crate::mcp::renaming::EventRenamer;
@@ -63,7 +68,13 @@ impl Rewrite {
             Self::Keep => None,
             Self::Report(report, reports) => {
                 let spliced = answer.with_report_as(&report, reports);
-                spliced.unplaced.is_none().then_some(spliced.body)
+                if spliced.unplaced.is_none() {
+                    return Some(spliced.body);
+                }
+                match claim(answer.body(), reports) {
+                    Claim::Taken(message) => Some(message),
+                    Claim::None | Claim::Unread => None,
+                }
             }
         }
     }
@@ -136,6 +147,8 @@ struct OneAnswer {
     has_passed_unread: bool,
     /// One was dropped.
     has_dropped: bool,
+    /// One was dropped whose id is another spelling of the call's.
+    has_near: bool,
     /// Of what passes and is not looked into.
     renamer: Option<EventRenamer>,
 }
@@ -156,24 +169,32 @@ impl OneAnswer {
             has_event_id: false,
             has_passed_unread: false,
             has_dropped: false,
+            has_near: false,
             renamer,
         }
     }
 
     fn message(&mut self, data: &Bytes) -> Goes {
         // Most messages are notifications, without an id.
-        let answer = if may_have_id(data) { Answer::from_event(data, &self.id) } else { None };
-        match (answer, self.watched.take()) {
-            // A call has one answer; another one under its id is nobody's.
-            (Some(_), None) => Goes::Nowhere,
-            (Some(answer), Some(watched)) => {
-                let rewrite = (watched.at_answer)(&answer, self.has_event_id);
-                rewrite.apply(&answer).map_or(Goes::AsItCame, Goes::Anew)
-            }
-            (None, watched) => {
-                self.watched = watched;
+        let told = if may_have_id(data) { Told::by(data, &self.id) } else { Told::Other };
+        match (told, self.unread) {
+            (Told::Answer(answer), _) => match self.watched.take() {
+                // A call has one answer; another one under its id is nobody's.
+                None => Goes::Nowhere,
+                Some(watched) => {
+                    let rewrite = (watched.at_answer)(&answer, self.has_event_id);
+                    rewrite.apply(&answer).map_or(Goes::AsItCame, Goes::Anew)
+                }
+            },
+            (Told::Stray { is_near: true }, Unread::Pass) => {
+                self.has_passed_unread = true;
                 Goes::unclaimed(data, self.reports)
             }
+            (Told::Stray { is_near }, _) => {
+                self.has_near = self.has_near || is_near;
+                Goes::Nowhere
+            }
+            (Told::Other, _) => Goes::unclaimed(data, self.reports),
         }
     }
 
@@ -195,7 +216,7 @@ impl OneAnswer {
             is_timeout,
             has_event_id: self.has_event_id,
             is_too_large: self.has_dropped,
-            is_unreadable: false,
+            is_unreadable: self.has_near,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Form, Write};
 use crate::call::Transport;
-use crate::contract::json::Doc;
 use crate::contract::operation::Target;
 use crate::contract::path::Request;
 use crate::contract::thing::Thing;
@@ -33,11 +32,7 @@ pub fn of_resolved(snapshot: &Snapshot, call: &Resolved) -> Vec<Thing> {
         (Some(_), _) => Vec::new(),
         (None, _) => {
             let tool = call.tool.as_deref().unwrap_or_default();
-            let arguments = Doc::parse(call.arguments_json());
-            arguments.map_or_else(
-                |_| Vec::new(),
-                |arguments| snapshot.things_of_undo(tool, arguments.root()),
-            )
+            snapshot.things_of_undo(tool, &call.arguments)
         }
     }
 }

@@ -1,85 +1,97 @@
-//! The writes of this process that are under way, by what they change: so that a report does not offer the
-//! undo of an update that another one overlapped.
+//! The writes of this process that are under way, by what they change: so that a report does not
+//! offer the undo of an update that another one overlapped.
 //!
-//! The ledger says the same from its rows whenever it is asked, of all processes. A report is written
-//! together with the finish, between which nothing may be waited for, and so it asks here. A write stands
-//! here from before the state that it replaces is read until it is finished.
+//! The ledger says the same from its rows whenever it is asked, of all processes, and what it means
+//! is decided in one place for both ([`obstacle`]). A report is written together with the finish,
+//! between which nothing may be waited for, and so it asks here. A write stands here from before
+//! the state that it replaces is read until it is finished. One that was rejected or not sent by
+//! the time of the report changed nothing.
 //!
-//! | the other write | stands in the way of the undo |
-//! |---|---|
-//! | came later | always |
-//! | was there before | if the undo puts back what was read before |
-//! | was rejected or not sent, by the time of the report | never |
+//! Not seen: writes of other sidecars, and one that its upstream answers later (`waiting`). A plan
+//! and a replay see those.
 //!
-//! Not seen: writes of other sidecars, and one that its upstream answers later (`waiting`). A plan and a
-//! replay see those.
-//!
-//! Limits: of each write the first eight others are known by name; when there were more, one that changed
-//! nothing is not taken out again.
+//! Limits: of each write the first eight that came after it are known, and eight of those that were
+//! there before; of more nobody knows whether they changed nothing. So many are looked at when one
+//! comes, however many stand on its thing: all workers share the lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::contract::key::EntryId;
 use crate::contract::thing::Thing;
-use crate::ledger::Obstacle;
+use crate::ledger::{Candidate, Obstacle, State, Subject, obstacle};
 
-/// How many others are kept of one write.
+/// How many others are kept of one write, of those before it and of those after it.
 const MET: usize = 8;
 
 /// See the module's page. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct UnderWay {
-    writes: Arc<Mutex<HashMap<Thing, Vec<Standing>>>>,
+    all: Arc<Mutex<All>>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    /// Those that stand on a thing, in the order in which they came.
+    writes: HashMap<Thing, BTreeMap<i64, Standing>>,
+    /// The number of the newest.
+    newest: i64,
+}
+
+/// A write, as those know it that met it.
+#[derive(Debug)]
+struct Came {
+    entry: EntryId,
+    number: i64,
+    changed_nothing: AtomicBool,
 }
 
 /// A write that stands here.
 #[derive(Debug)]
 struct Standing {
-    entry: EntryId,
-    met: Vec<(EntryId, Came)>,
-}
-
-/// When another write came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
-    After,
-    Before,
+    own: Arc<Came>,
+    /// Those that were there: the oldest.
+    before: Vec<Arc<Came>>,
+    /// Those that came: the first.
+    after: Vec<Arc<Came>>,
 }
 
 /// A write stands here for as long as this lives.
 #[derive(Debug)]
 pub struct Entered {
     under_way: UnderWay,
-    entry: EntryId,
+    own: Arc<Came>,
     things: Vec<Thing>,
 }
 
 impl UnderWay {
     /// Notes a write that is about to be made.
     pub fn enter(&self, entry: EntryId, things: Vec<Thing>) -> Entered {
-        let mut writes = self.writes();
+        let mut all = self.all();
+        all.newest = all.newest.saturating_add(1);
+        let number = all.newest;
+        let own = Arc::new(Came { entry, number, changed_nothing: AtomicBool::new(false) });
         for thing in &things {
-            let standing = writes.entry(*thing).or_default();
-            let mut met = Vec::new();
-            for other in standing.iter_mut() {
-                add(&mut met, other.entry, Came::Before);
-                add(&mut other.met, entry, Came::After);
+            let standing = all.writes.entry(*thing).or_default();
+            if standing.contains_key(&number) {
+                continue;
             }
-            standing.push(Standing { entry, met });
+            let before = standing.values().take(MET).map(|other| Arc::clone(&other.own)).collect();
+            // Whoever came earlier has met whoever a later one met: those with room are the newest.
+            let has_room = |other: &&mut Standing| other.after.len() < MET;
+            for other in standing.values_mut().rev().take_while(has_room) {
+                other.after.push(Arc::clone(&own));
+            }
+            standing.insert(number, Standing { own: Arc::clone(&own), before, after: Vec::new() });
         }
-        drop(writes);
-        Entered { under_way: self.clone(), entry, things }
+        drop(all);
+        Entered { under_way: self.clone(), own, things }
     }
 
-    fn writes(&self) -> MutexGuard<'_, HashMap<Thing, Vec<Standing>>> {
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn add(met: &mut Vec<(EntryId, Came)>, entry: EntryId, came: Came) {
-    if met.len() < MET {
-        met.push((entry, came));
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,43 +103,59 @@ impl Entered {
 
     /// What overlapped this write on what its undo would change.
     pub fn obstacle(&self, undo: &[Thing], has_before: bool) -> Option<Obstacle> {
-        let writes = self.under_way.writes();
-        let mut found = None;
+        let number = self.own.number;
+        let mut subject = Subject { number, began: number, has_before, is_cut: false };
+        let (mut later, mut earlier) = (Vec::new(), Vec::new());
+        let all = self.under_way.all();
         for thing in undo {
-            let standing = writes.get(thing).into_iter().flatten();
-            let own = standing.filter(|standing| standing.entry == self.entry);
-            for (other, came) in own.flat_map(|own| &own.met) {
-                match came {
-                    Came::After => return Some(Obstacle::After(*other)),
-                    Came::Before if has_before => found = Some(Obstacle::Beside(*other)),
-                    Came::Before => {}
+            let standing = all.writes.get(thing);
+            let Some(own) = standing.and_then(|standing| standing.get(&number)) else { continue };
+            subject.is_cut |= own.after.len() >= MET;
+            later.extend(own.after.iter().map(|other| other.as_candidate()));
+            let is_cut = own.before.len() >= MET;
+            earlier.extend(own.before.iter().map(|other| {
+                let mut candidate = other.as_candidate();
+                if is_cut {
+                    candidate.state = State::Begun;
                 }
-            }
+                candidate
+            }));
         }
+        drop(all);
+        let Ok(found) = obstacle::<Infallible>(subject, &later, || Ok(earlier), &HashSet::new());
         found
     }
 
     /// This write changed nothing: it stood in nobody's way.
     pub fn changed_nothing(&self) {
-        let mut writes = self.under_way.writes();
-        for thing in &self.things {
-            for other in writes.get_mut(thing).into_iter().flatten() {
-                if other.met.len() < MET {
-                    other.met.retain(|(entry, _)| *entry != self.entry);
-                }
-            }
+        self.own.changed_nothing.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Came {
+    /// As the ledger would have it: in its first attempt, or rejected.
+    fn as_candidate(&self) -> Candidate {
+        let changed_nothing = self.changed_nothing.load(Ordering::Relaxed);
+        Candidate {
+            entry: self.entry,
+            number: self.number,
+            state: if changed_nothing { State::Rejected } else { State::Begun },
+            attempt: 1,
+            finish: self.number,
+            settled: None,
+            undone_by: None,
         }
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut writes = self.under_way.writes();
+        let mut all = self.under_way.all();
         for thing in &self.things {
-            if let Some(standing) = writes.get_mut(thing) {
-                standing.retain(|standing| standing.entry != self.entry);
+            if let Some(standing) = all.writes.get_mut(thing) {
+                standing.remove(&self.own.number);
                 if standing.is_empty() {
-                    writes.remove(thing);
+                    all.writes.remove(thing);
                 }
             }
         }
@@ -166,7 +194,7 @@ mod tests {
         drop(first);
         assert_eq!(second.obstacle(&[thing(1)], true), Some(Obstacle::Beside(id(1))));
         drop((second, other));
-        assert!(all.writes().is_empty(), "nothing is left behind");
+        assert!(all.all().writes.is_empty(), "nothing is left behind");
     }
 
     #[test]
@@ -182,6 +210,40 @@ mod tests {
         // Of too many nobody knows who did.
         let many: Vec<Entered> = (10..20).map(|n| all.enter(id(n), vec![thing(1)])).collect();
         many.iter().for_each(Entered::changed_nothing);
-        assert_eq!(first.obstacle(&[thing(1)], true), Some(Obstacle::After(id(10))));
+        assert_eq!(first.obstacle(&[thing(1)], true), Some(Obstacle::Beyond));
+        let [.., last] = many.as_slice() else { panic!("many") };
+        assert_eq!(last.obstacle(&[thing(1)], true), Some(Obstacle::Beside(id(1))));
+    }
+
+    #[test]
+    fn one_that_came_later_is_seen_however_many_were_there_before() {
+        let all = UnderWay::default();
+        let many: Vec<Entered> =
+            (10..30).map(|n| all.enter(id(n), vec![thing(1), thing(1)])).collect();
+        let own = all.enter(id(1), vec![thing(1)]);
+        assert_eq!(own.obstacle(&[thing(1)], false), None);
+
+        let later = all.enter(id(2), vec![thing(1)]);
+
+        assert_eq!(own.obstacle(&[thing(1)], false), Some(Obstacle::After(id(2))));
+        later.changed_nothing();
+        assert_eq!(own.obstacle(&[thing(1)], false), None);
+        many.iter().for_each(Entered::changed_nothing);
+        let beside = Some(Obstacle::Beside(id(10)));
+        assert_eq!(own.obstacle(&[thing(1)], true), beside, "there were more than are known");
+    }
+
+    #[test]
+    fn on_a_hot_thing_no_write_knows_more_than_a_few_others() {
+        let all = UnderWay::default();
+
+        let many: Vec<Entered> = (0..500).map(|n| all.enter(id(n), vec![thing(1)])).collect();
+
+        let writes = &all.all().writes[&thing(1)];
+        assert_eq!(writes.len(), many.len());
+        let most = writes.values().map(|one| one.before.len().max(one.after.len())).max();
+        assert_eq!(most, Some(MET));
+        // So many are looked at when the next one comes.
+        assert!(writes.values().filter(|one| one.after.len() < MET).count() <= MET);
     }
 }

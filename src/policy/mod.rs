@@ -145,8 +145,9 @@ impl Snapshot {
         self.things.of_call(tool, arguments)
     }
 
-    /// What an undo that calls a tool would change; empty where its arguments do not say.
-    pub fn things_of_undo(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
+    /// What an undo that calls a tool would change; empty where its arguments, each with its JSON text, do not
+    /// say.
+    pub fn things_of_undo(&self, tool: &str, arguments: &[(String, String)]) -> Vec<Thing> {
         self.things.of_undo(tool, arguments)
     }
 

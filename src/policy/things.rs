@@ -17,13 +17,13 @@
 //! does not make another thing of an old one. Things of two kinds whose tools take the same names and that
 //! have the same values count as one: in doubt an undo is not clean.
 //!
-//! Limits: [`MAX_SETS`] sets of names for one call or undo. Values are compared as text, and only whole ones
-//! count, no lists or objects. A call that holds no name is filed nowhere by its arguments: only its
+//! Limits: [`MAX_SETS`] sets of names for one call or undo. Values are compared as text, lists and objects by their
+//! canonical form; `null` is none. A call that holds no name is filed nowhere by its arguments: only its
 //! operation's `upstream_id` tells then, and `check` says so (`effect/tool_without_thing`).
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::contract::json::{Kind, Value};
+use crate::contract::json::{Doc, Kind, Value};
 use crate::contract::operation::{Argument, FollowUp, Mapping, Operation, Target};
 use crate::contract::path::{Root, Segment};
 use crate::contract::thing::Thing;
@@ -70,28 +70,35 @@ impl Things {
 
     /// What a call of a tool changes.
     pub(super) fn of_call(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
+        self.named(tool, |path| text_at(arguments, path))
+    }
+
+    /// What a call of a tool changes whose arguments have these texts.
+    fn named(&self, tool: &str, text: impl Fn(&[String]) -> Option<String>) -> Vec<Thing> {
         match self.tools.get(tool) {
             Some(named) => {
                 let counts = named.iter().filter(|named| named.counts);
-                thing(counts.map(|named| (&*named.path, text_at(arguments, &named.path))))
-                    .into_iter()
-                    .collect()
+                thing(counts.map(|named| (&*named.path, text(&named.path)))).into_iter().collect()
             }
             None => {
-                let values = |set: &[Vec<String>]| {
-                    thing(set.iter().map(|path| (&**path, text_at(arguments, path))))
-                };
+                let values =
+                    |set: &[Vec<String>]| thing(set.iter().map(|path| (&**path, text(path))));
                 self.sets.iter().filter_map(|set| values(set)).take(MAX_SETS).collect()
             }
         }
     }
 
-    /// What an undo that calls a tool would change, under all names that it has.
-    pub(super) fn of_undo(&self, tool: &str, arguments: Value<'_>) -> Vec<Thing> {
-        let mut things = self.of_call(tool, arguments);
+    /// What an undo that calls a tool would change, under all names that it has. Each argument is JSON text.
+    pub(super) fn of_undo(&self, tool: &str, arguments: &[(String, String)]) -> Vec<Thing> {
+        let text = |path: &[String]| {
+            let (name, steps) = path.split_first()?;
+            let (_, json) = arguments.iter().find(|(other, _)| other == name)?;
+            text_at(Doc::parse(json.clone()).ok()?.root(), steps)
+        };
+        let mut things = self.named(tool, text);
         let mut values: HashMap<usize, String> = HashMap::new();
         for named in self.tools.get(tool).into_iter().flatten() {
-            if let Some(value) = text_at(arguments, &named.path) {
+            if let Some(value) = text(&named.path) {
                 values.entry(named.name).or_insert(value);
             }
         }
@@ -119,13 +126,30 @@ fn thing<'p>(named: impl Iterator<Item = (&'p [String], Option<String>)>) -> Opt
     Some(Thing::of_arguments(pairs.iter().map(|(name, value)| (&**name, &**value))))
 }
 
-/// The text of a whole value; `1` and `"1"` are one.
+/// The text of a value; `1`, `1.0` and `"1"` are one, and so are an object's members in any order.
 fn text_at(arguments: Value<'_>, path: &[String]) -> Option<String> {
     let value = path.iter().try_fold(arguments, |value, step| value.get(step))?;
     match value.kind() {
         Kind::String => value.as_str().map(|text| text.into_owned()),
-        Kind::Bool | Kind::Number => Some(value.raw().to_owned()),
-        Kind::Array | Kind::Null | Kind::Object => None,
+        Kind::Bool => Some(value.raw().to_owned()),
+        Kind::Number => Some(number(value.raw())),
+        Kind::Array | Kind::Object => {
+            let mut text = Vec::new();
+            value.canonical(&mut |bytes| text.extend_from_slice(bytes));
+            String::from_utf8(text).ok()
+        }
+        Kind::Null => None,
+    }
+}
+
+/// A number's text as an integer has it, where it is one; at the precision of a 64-bit float where
+/// it is written with a point or an exponent.
+fn number(raw: &str) -> String {
+    let is_plain = !raw.contains(['.', 'e', 'E']);
+    match raw.parse::<f64>() {
+        Ok(0.0) => "0".to_owned(),
+        Ok(value) if !is_plain => value.to_string(),
+        Ok(_) | Err(_) => raw.to_owned(),
     }
 }
 
@@ -254,7 +278,6 @@ fn names(segments: &[Segment]) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::json::Doc;
     use crate::policy::{Snapshot, compile};
 
     const NOTES: &str = r#"
@@ -314,7 +337,10 @@ operations:
     }
 
     fn of_undo(things: &Things, tool: &str, arguments: &str) -> Vec<Thing> {
-        things.of_undo(tool, Doc::parse(arguments.to_owned()).unwrap().root())
+        let all = Doc::parse(arguments.to_owned()).unwrap();
+        let members = all.root().members();
+        let each = members.map(|one| (one.name().into_owned(), one.value.raw().to_owned()));
+        things.of_undo(tool, &each.collect::<Vec<_>>())
     }
 
     fn meet(undo: &[Thing], call: &[Thing]) -> bool {
@@ -352,6 +378,27 @@ operations:
     }
 
     #[test]
+    fn a_value_of_any_type_names_a_thing_in_all_its_spellings() {
+        let snapshot = snapshot();
+        let things = &snapshot.things;
+        let of = |id: &str| of_call(things, "update", &format!("{{\"id\":{id}}}"));
+        let spellings: [&[&str]; 5] = [
+            &["1", "1.0", "1e0", "\"1\""],
+            &["0", "-0", "0.0", "-0e3"],
+            &["1.5", "1.50", "15e-1"],
+            &["[1, 2]", "[1,2]"],
+            &[r#"{"a":1,"b":"\u0061"}"#, r#"{ "b": "a", "a": 1 }"#],
+        ];
+        for (place, same) in spellings.iter().enumerate() {
+            for id in *same {
+                assert!(meet(&of(same[0]), &of(id)), "{id}");
+                let others = spellings.iter().enumerate().filter(|(other, _)| *other != place);
+                assert!(others.into_iter().all(|(_, other)| !meet(&of(other[0]), &of(id))), "{id}");
+            }
+        }
+    }
+
+    #[test]
     fn what_names_nothing_is_filed_nowhere() {
         let snapshot = snapshot();
         let things = &snapshot.things;
@@ -360,7 +407,6 @@ operations:
             ("undeclared", r#"{"page":2}"#),
             ("update", r#"{"text":"new"}"#),
             ("update", r#"{"id":null}"#),
-            ("update", r#"{"id":[2]}"#),
             ("update", "[]"),
         ] {
             assert!(of_call(things, tool, arguments).is_empty(), "{tool} {arguments}");

@@ -191,7 +191,8 @@ impl<P: Stage<Box<Call>, Answer = Answered>> Edge<P> {
         fill_random(&mut random);
         // A client that cancels the call takes it back before it was made.
         let flight = shared.mcp.flights.begin(session.clone(), id.clone(), Arc::default());
-        let Some(mut asked) = shared.mcp.questions.ask(session, random) else {
+        let Some(mut asked) = shared.mcp.questions.ask(session, shared.sealer.question(random))
+        else {
             return Some(Outcome::Unavailable);
         };
         let version = call.head.headers.get("mcp-protocol-version");

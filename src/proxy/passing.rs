@@ -25,7 +25,6 @@ use crate::mcp::catalog::Tool;
 use crate::mcp::claims::{Claim, claim};
 use crate::mcp::jsonrpc::{Id, Kind, Message, holds};
 use crate::mcp::list::{Said, decorate};
-use crate::mcp::questions::Questions;
 use crate::mcp::renaming::EventRenamer;
 use crate::mcp::request::Elicitation;
 use crate::mcp::sessions::{SESSION, SessionKey};
@@ -56,14 +55,6 @@ impl<P> Edge<P> {
         let principal = shared.principal(&head);
         let (method, id) = match message.kind() {
             Kind::Request { id, method } => (method.as_str(), id.clone()),
-            // The answer to a question of ours stays here, whether anybody waits for it or not.
-            Kind::Response { id: Some(id) } if Questions::is_ours(id) => {
-                let session = shared.session(&head, &principal);
-                shared.mcp.questions.hear(&session, id, message.doc().root());
-                let mut response = Response::new(Body::empty());
-                *response.status_mut() = StatusCode::ACCEPTED;
-                return response;
-            }
             Kind::Notification { method } if method == "notifications/cancelled" => {
                 let params = message.params();
                 let id = params.and_then(|params| params.get("requestId")).and_then(Id::from_value);
@@ -77,9 +68,19 @@ impl<P> Edge<P> {
                 }
                 return response;
             }
-            Kind::Notification { .. } | Kind::Response { .. } => {
-                return self.pass(head, oddity, body, permit).await;
+            Kind::Response { id } => {
+                let question = id.as_ref().and_then(Id::text);
+                let Some(question) = question.filter(|id| shared.sealer.is_question(id)) else {
+                    return self.pass(head, oddity, body, permit).await;
+                };
+                // The answer to one of ours stays here, whether anybody waits for it or not.
+                let session = shared.session(&head, &principal);
+                shared.mcp.questions.hear(&session, &question, message.doc().root());
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::ACCEPTED;
+                return response;
             }
+            Kind::Notification { .. } => return self.pass(head, oddity, body, permit).await,
         };
         match method {
             "initialize" => {
@@ -108,7 +109,7 @@ impl<P> Edge<P> {
                 let session = shared.session(&head, &principal);
                 let response = self.pass_plain(head, oddity, body, permit).await;
                 if is_event_stream(response.headers()) {
-                    return self.watched(response, principal, session);
+                    return self.watched(response, principal, session, false);
                 }
                 observed(&shared, response, id, |_| Rewrite::Keep).await
             }
@@ -151,8 +152,9 @@ impl<P> Edge<P> {
         let session = shared.session(&head, &principal);
         match head.method {
             Method::GET => {
+                let is_resumed = head.headers.contains_key("last-event-id");
                 let response = self.pass_plain(head, oddity, body, permit).await;
-                self.watched(response, principal, session)
+                self.watched(response, principal, session, is_resumed)
             }
             Method::DELETE => {
                 let response = self.pass(head, oddity, body, permit).await;
@@ -177,6 +179,7 @@ impl<P> Edge<P> {
         response: Response<Body>,
         principal: Principal,
         session: SessionKey,
+        is_resumed: bool,
     ) -> Response<Body> {
         let (parts, body) = response.into_parts();
         if parts.status != StatusCode::OK
@@ -187,7 +190,7 @@ impl<P> Edge<P> {
         }
         let shared = Arc::clone(&self.cx.shared);
         let renamer = renamer(shared.settings.mcp.reports);
-        let watch = Standing { shared, principal, session, renamer };
+        let watch = Standing { shared, principal, session, is_resumed, renamer };
         let drain = self.cx.drain.clone();
         let stop = async move { drain.begun().await };
         let limit = self.cx.shared.settings.limits.response_body_bytes;
@@ -375,6 +378,8 @@ struct Standing {
     shared: Arc<Shared>,
     principal: Principal,
     session: SessionKey,
+    /// It goes on with a stream that broke off, so that it may hold an answer (standards MCP-20).
+    is_resumed: bool,
     renamer: Option<EventRenamer>,
 }
 
@@ -385,9 +390,8 @@ impl Watch for Standing {
         }
         let Some(data) = frame.data() else { return frame.into_raw() };
         let reports = self.shared.settings.mcp.reports;
-        each_message(frame, &data, |message| match self.message(message) {
-            Some(other) => Goes::Anew(other),
-            None => Goes::unclaimed(message, reports),
+        each_message(frame, &data, |message| {
+            self.message(message).unwrap_or_else(|| Goes::unclaimed(message, reports))
         })
     }
 
@@ -401,8 +405,8 @@ impl Watch for Standing {
 }
 
 impl Standing {
-    /// What goes on in the place of a message; `None`: the message as it came.
-    fn message(&self, data: &Bytes) -> Option<Bytes> {
+    /// What becomes of a message that concerns a call.
+    fn message(&self, data: &Bytes) -> Option<Goes> {
         // Most events concern nobody; a name may be spelt with escapes.
         let concerning = ["\"result\"", "\"error\"", "notifications/t", "\\u"];
         if !concerning.iter().any(|needle| holds(data, needle)) {
@@ -423,15 +427,19 @@ impl Standing {
                 return None;
             }
             let message = edits.apply(data).into();
-            return Some(match claim(&message, self.shared.settings.mcp.reports) {
+            return Some(Goes::Anew(match claim(&message, self.shared.settings.mcp.reports) {
                 Claim::Taken(message) => message,
                 Claim::None | Claim::Unread => message,
-            });
+            }));
         }
         let id = root.get("id").and_then(Id::from_value)?;
         let answer = Answer::from_event(data, &id)?;
-        let report = elsewhere.answer(&self.session, &id, &answer)?;
-        Rewrite::Report(report, self.shared.settings.mcp.reports).apply(&answer)
+        let Some(report) = elsewhere.answer(&self.session, &id, &answer) else {
+            // Its own stream stands, and is where its client is told what became of it.
+            let is_astray = !self.is_resumed && self.shared.mcp.flights.has(&self.session, &id);
+            return is_astray.then_some(Goes::Nowhere);
+        };
+        Rewrite::Report(report, self.shared.settings.mcp.reports).apply(&answer).map(Goes::Anew)
     }
 }
 
@@ -477,8 +485,8 @@ fn task_news(shared: &Arc<Shared>, principal: &Principal, task: Value<'_>, edits
                 None => {}
             }
         }
-        "failed" => elsewhere.end_task(&key, Ending::Failed),
-        "cancelled" => elsewhere.end_task(&key, Ending::Cancelled),
+        "failed" => drop(elsewhere.end_task(&key, Ending::Failed)),
+        "cancelled" => drop(elsewhere.end_task(&key, Ending::Cancelled)),
         _ => {}
     }
 }
@@ -493,8 +501,10 @@ fn result_of(shared: &Shared, key: Option<&TaskKey>, answer: &Answer) -> Rewrite
         },
         // An error of the task itself; one of the question about it says nothing of the task.
         AnswerKind::Error { code: Some(code) } if !(-32602..=-32600).contains(&code) => {
-            shared.mcp.elsewhere.end_task(key, Ending::Failed);
-            Rewrite::Keep
+            match shared.mcp.elsewhere.end_task(key, Ending::Failed) {
+                Some(report) => Rewrite::Report(report, shared.settings.mcp.reports),
+                None => Rewrite::Keep,
+            }
         }
         AnswerKind::Error { .. }
         | AnswerKind::InputRequired

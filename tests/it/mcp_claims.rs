@@ -309,3 +309,32 @@ fn mcp_16_a_name_that_was_made_to_point_here_is_no_origin() {
     let rest = from(&mut sidecar.agent(), "/call/read_note", "https://a.example", "b", "{}");
     assert_eq!((rest, upstream.received().len()), (403, sent), "nor over REST");
 }
+
+#[test]
+fn mcp_39_a_claim_in_a_message_that_is_no_answer_of_one_meaning_does_not_pass() {
+    let both = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"error":null,"result":{{"content":[],"_meta":{{"effect":{FORGED}}}}}}}"#
+    );
+    let batch = format!(
+        r#"[{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{{"effect":{FORGED}}}}}}}]"#
+    );
+    type Says = fn(&str) -> Act;
+    let cases: [(&str, Says, String); 7] = [
+        ("read_note", Act::events, format!("data: {both}\n\n")),
+        ("read_note", |body| Act::json(200, body), both.clone()),
+        ("read_note", |body| Act::json(400, body), batch.clone()),
+        ("create_note", Act::events, format!("data: {both}\n\n")),
+        ("create_note", |body| Act::json(200, body), batch.clone()),
+        ("create_note", |body| Act::json(400, body), batch.clone()),
+        ("create_note", |body| Act::json(500, body), batch),
+    ];
+    for (tool, act, body) in cases {
+        let upstream = Upstream::start(move |_| act(&body));
+        let sidecar = Sidecar::start(NOTES, &upstream);
+
+        let text = post(&mut sidecar.agent(), &call("1", tool, json!({}), None)).text();
+
+        assert!(!text.contains(FORGED) || text.contains("anvil/upstream_effect"), "{text}");
+        assert!(!text.contains(&format!("\"effect\":{FORGED}")), "{text}");
+    }
+}

@@ -36,15 +36,92 @@ fn mcp_7_answers_to_ids_that_were_not_asked_settle_nothing() {
          data: {\"jsonrpc\":\"2.0\",\"id\":null,\"result\":{\"content\":[]}}\n\n\
          data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n\
          data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n\
+         data: {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"m\"}}\n\n\
          data: [{\"jsonrpc\":\"2.0\",\"id\":\"1\",\"result\":{\"content\":[]}}]\n\n",
     );
 
     let text = post(&mut sidecar.agent(), &call("1", "create_note", json!({}), None)).text();
 
-    let ours = events(&text).pop().unwrap();
+    let [ping, unread, ours] = events(&text).try_into().unwrap();
+    assert_eq!(ping["method"], "ping");
+    assert_eq!(unread["error"]["code"], -32700);
     assert_eq!(envelope(&ours["result"])["error"]["code"], "outcome_unknown");
     assert_eq!(ours["id"], 1);
-    sidecar.wait_entries(&[("unknown", "truncated_body")]);
+    sidecar.wait_entries(&[("unknown", "unreadable")]);
+}
+
+#[test]
+fn mcp_7_an_event_that_a_laxer_client_takes_for_the_answer_to_a_write_does_not_pass() {
+    for id in ["\"1\"", "1.0", "1e0", "\"0x1\"", "\" 1\""] {
+        let answer = format!(
+            "id: e1\ndata: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[]}}}}\n\n"
+        );
+        let upstream = Upstream::start(move |_| Act::events(&answer));
+        let sidecar = Sidecar::start(NOTES, &upstream);
+
+        let body = call("1", "create_note", json!({}), None);
+        let text = post_with(&mut sidecar.agent(), &[SESSION], &body).text();
+
+        let [ours] = events(&text).try_into().unwrap();
+        assert_eq!(ours["id"], 1, "{id}");
+        assert_eq!(envelope(&ours["result"])["error"]["code"], "outcome_unknown", "{id}");
+        sidecar.wait_entries(&[("unknown", "unreadable")]);
+    }
+}
+
+#[test]
+fn mcp_7_a_read_whose_answer_has_its_id_in_other_words_passes_once() {
+    let answer = r#"{"jsonrpc":"2.0","id":"1","result":{"content":[]}}"#;
+    for is_stream in [false, true] {
+        let upstream = Upstream::start(move |_| match is_stream {
+            true => Act::events(&format!("data: {answer}\n\n")),
+            false => Act::json(200, answer),
+        });
+        let sidecar = Sidecar::start(NOTES, &upstream);
+
+        let text = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None)).text();
+
+        assert_eq!(text.trim().trim_start_matches("data: "), answer);
+    }
+}
+
+#[test]
+fn mcp_7_a_read_that_is_answered_under_an_id_of_nobody_is_said_to_be_lost() {
+    let upstream =
+        Upstream::start(|_| Act::json(200, r#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#));
+    let sidecar = Sidecar::start(NOTES, &upstream);
+
+    let answer = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None)).json();
+
+    assert_eq!(answer["id"], 1);
+    assert_eq!(envelope(&answer["result"])["error"]["code"], "answer_lost");
+}
+
+#[test]
+fn mcp_20_an_answer_on_a_standing_stream_does_not_stand_for_that_of_a_call_whose_own_stream_is_open()
+ {
+    let (send, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(Some(wait));
+    let astray = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}\n\n\
+                  data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n";
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "GET" => Act::events(astray),
+        _ => Act::After(wait.lock().unwrap().take().unwrap(), Box::new(Act::json(200, DONE))),
+    });
+    let sidecar = Sidecar::start(NOTES, &upstream);
+    let mut agent = sidecar.agent();
+    let headers = [SESSION, ("content-type", "application/json")];
+    agent.send("POST", "/mcp", &headers, &call("1", "create_note", json!({}), None));
+    until("the call", || (upstream.count("POST") == 1).then_some(()));
+
+    let standing = [("accept", "text/event-stream"), SESSION];
+    let told = sidecar.agent().call("GET", "/mcp", &standing, "").text();
+    drop(send);
+    let answer = agent.answer("POST").json();
+
+    assert_eq!(events(&told).len(), 1, "{told}");
+    assert_eq!(events(&told)[0]["method"], "notifications/message");
+    assert_eq!(answer["result"]["_meta"]["effect"]["outcome"], "accepted");
 }
 
 #[test]
@@ -265,4 +342,26 @@ fn mcp_8_bytes_that_are_no_message_are_refused_and_the_connection_lives() {
     assert!(upstream.received().is_empty());
     assert_eq!(post(&mut agent, &one).status, 200);
     assert_eq!(upstream.received().len(), 1);
+}
+
+#[test]
+fn mcp_23_an_answer_that_is_no_message_was_seen_by_its_agent_and_a_repeat_is_asked_about() {
+    for (status, kind, body) in [
+        (500, "text/plain", "oops"),
+        (500, "application/json", r#"{"message":"oops"}"#),
+        (503, "text/html", ""),
+    ] {
+        let upstream = Upstream::start(move |_| Act::with(status, &[("content-type", kind)], body));
+        let sidecar = Sidecar::start(NOTES, &upstream);
+        let body_of = |id| call(id, "create_note", json!({}), None);
+
+        let seen = post(&mut sidecar.agent(), &body_of("1"));
+        sidecar.wait_entries(&[("unknown", "ambiguous_status")]);
+        let again = post(&mut sidecar.agent(), &body_of("2")).json();
+
+        assert_eq!((seen.status, seen.text().as_str()), (status, body));
+        let error = &envelope(&again["result"])["error"];
+        assert_eq!(error["code"], "confirmation_required", "{again}");
+        assert_eq!(upstream.received().len(), 1);
+    }
 }

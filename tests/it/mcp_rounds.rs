@@ -240,6 +240,8 @@ fn mcp_42_d14_a_task_that_is_cancelled_or_fails_is_unknown() {
         }
 
         sidecar.wait_entries(&[("unknown", "task")]);
+        let late = post(&mut agent, &request("3", "tasks/result", json!({"taskId": "t1"}))).json();
+        assert_eq!(late["result"]["_meta"]["effect"]["outcome"], "unknown", "{late}");
     }
 }
 

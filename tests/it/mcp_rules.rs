@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::support::mcp::{
     DONE, NOTES, SESSION, call, envelope, events, modern, post, post_modern, post_with, request,
 };
+use crate::support::sidecar::Setup;
 use crate::support::{Act, Agent, Sidecar, Upstream};
 
 fn upstream() -> Upstream {
@@ -406,9 +407,12 @@ fn told(agent: &mut Agent, at_question: impl Fn(&Value)) -> Value {
 #[test]
 fn mcp_36_an_answer_that_reaches_another_process_makes_no_call_and_leaves_a_way_on() {
     let upstream = upstream();
-    let mut setup = crate::support::sidecar::Setup::new(NOTES);
+    let mut setup = Setup::new(NOTES);
     setup.mcp.question = std::time::Duration::from_millis(300);
-    let (asking, other) = (setup.start(&upstream), Sidecar::start(NOTES, &upstream));
+    let asking = setup.start(&upstream);
+    let mut other = Setup::new(NOTES);
+    other.key = Some(asking.shared.ledger.sealing_key());
+    let other = other.start(&upstream);
     let mut agent = held(&asking);
     let answer = told(&mut agent, |question| {
         let heard = json!({"jsonrpc": "2.0", "id": question["id"],

@@ -86,6 +86,46 @@ fn case_j4_a_write_of_another_thing_supersedes_nothing() {
     }
 }
 
+#[test]
+fn case_j4_a_call_again_whose_thing_was_changed_since_is_not_answered_as_before() {
+    let upstream = things(r#"{"title":"old"}"#);
+    let sidecar = Sidecar::start(&(THINGS.to_owned() + MORE_THINGS), &upstream);
+    let again = || sidecar.agent().call("PATCH", "/things/2", &[JSON], r#"{"title":"new"}"#);
+    sent(&sidecar, "PATCH", "/things/2", &[]);
+    let at_once = again();
+    assert_eq!(at_once.header("idempotent-replayed"), Some("true"), "{}", at_once.text());
+
+    sent(&sidecar, "DELETE", "/things/2", &[]);
+    let after = again();
+
+    assert_eq!(after.header("idempotent-replayed"), None);
+    assert_eq!(after.report()["repeats"], at_once.report()["entry"]);
+    assert_eq!((after.status, upstream.count("PATCH")), (200, 2), "{}", after.text());
+}
+
+#[test]
+fn f9_an_undo_of_which_the_ledger_cannot_say_what_came_after_is_not_offered() {
+    let upstream = things(r#"{"title":"old"}"#);
+    let sidecar = Sidecar::start(THINGS, &upstream);
+    let key = [("idempotency-key", "k1")];
+    let first = sent(&sidecar, "PATCH", "/things/2", &key);
+    sidecar.wait_entries(&[("accepted", "")]);
+    assert!(!sent(&sidecar, "PATCH", "/things/2", &key).report()["undo"].is_null());
+
+    let broken = rusqlite::Connection::open(&sidecar.ledger_path).unwrap();
+    broken.execute_batch("DROP TABLE run").unwrap();
+
+    // What was answered is still there, and is given.
+    let replayed = sent(&sidecar, "PATCH", "/things/2", &key);
+    assert_eq!(replayed.header("idempotent-replayed"), Some("true"));
+    assert_eq!(replayed.text(), first.text());
+    let report = replayed.report();
+    assert_eq!(report["undo"], Value::Null);
+    let why = "not known: the ledger could not be read for what came after it; ask again";
+    assert_eq!(report["undo_unavailable"], why);
+    assert_eq!(upstream.count("PATCH"), 1);
+}
+
 fn tool(home: &Home, process: &Process, call: (&str, Value), heads: &[(&str, &str)]) {
     let (name, arguments) = call;
     let body = json!({ "arguments": arguments }).to_string();

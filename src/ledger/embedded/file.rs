@@ -12,17 +12,21 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use crate::ledger::Reason;
 
 use super::super::desk::command::Failure;
-use super::{OpenError, Options};
+use super::{OpenError, Options, touched};
 
 /// Marks a SQLite file as a ledger of ours ("tkbk").
 const APPLICATION_ID: i64 = 0x746b_626b;
 
 /// The schema version that this program reads and writes.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 
 /// The steps from each older version to the next, from 1 on.
-const STEPS: &[&str] =
-    &[include_str!("to_2.sql"), include_str!("to_3.sql"), include_str!("to_4.sql")];
+const STEPS: &[&str] = &[
+    include_str!("to_2.sql"),
+    include_str!("to_3.sql"),
+    include_str!("to_4.sql"),
+    include_str!("to_5.sql"),
+];
 
 /// How long a command waits for another program's lock on the file.
 const BUSY: Duration = Duration::from_millis(500);
@@ -398,7 +402,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     // Without it every value bound to some statements makes SQLite parse and plan them again.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    conn.set_prepared_statement_cache_capacity(64);
+    conn.set_prepared_statement_cache_capacity(96);
     Ok(conn)
 }
 
@@ -431,6 +435,7 @@ fn bring_up(conn: &Connection, found: i64) -> Result<(), OpenError> {
     for step in steps {
         conn.execute_batch(step)?;
     }
+    touched::move_rows(conn)?;
     conn.execute_batch(include_str!("views.sql"))?;
     conn.pragma_update(None, "user_version", VERSION)?;
     conn.execute_batch("COMMIT")?;

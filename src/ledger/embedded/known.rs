@@ -36,7 +36,8 @@ pub(super) enum Trace<'a> {
     Operation(&'a str),
     /// The digest of a request for the draft form.
     StagedDigest(&'a Digest),
-    /// What it changes, whoever calls.
+    /// What it changes, whoever calls. It is a digest already and is hashed again with the secret; the rows of
+    /// ledgers that are there hold hashes of that digest, so one keyed hash of its name would not find them.
     Thing(&'a Thing),
     /// The mark of the call that takes it back.
     UndoMark(&'a Digest),

@@ -1,153 +1,231 @@
-//! Who else changed what an undo would change.
+//! Who else changed what an undo would change, by the [index](super::touched) of things, read
+//! beside the writer.
 //!
-//! What an entry changes is random to a B-tree, and an index by it would cost each begin more than all else
-//! in it (see [`finder`](super::finder)), while it is asked for as seldom as an undo. So the table
-//! `touched` is in the order of entries, and holds nothing but what is compared: some millions of rows are
-//! read in a second. [`MAX_READ`] are, each way.
-//!
-//! Even a row appended would be one more page in the log of each commit. An entry has its things in its own
-//! row anyway, so `touched` gets [`BATCH`] of them in one go, and up to where is in `meta.filed_to`; what came
-//! after that is read from the entries. Only what an entry's own row does not hold (things of an earlier
-//! attempt, or that only the answer told) is put there at once.
+//! A [`Reading`] is one reading transaction: what the writer files meanwhile is neither missed nor
+//! seen twice. It reads what is not filed yet once, whatever is asked of it then.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension as _, Params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction};
 
 use super::rows;
+use super::touched::{Pair, hash, of_block, unfiled};
 use crate::contract::key::EntryId;
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::later::{Candidate, Subject, obstacle, of_filed, of_told};
+use crate::ledger::later::{Candidate, Subject, obstacle, of_told};
 use crate::ledger::{MAX_LATER, Obstacle};
 
-/// How many rows of the index are read: less than a tenth of a second.
-const MAX_READ: usize = 200_000;
+/// The row of a run in which a pair would be, or the one before: where to begin.
+pub(super) const START: &str = "SELECT thing, entry FROM touched \
+    WHERE run = ?1 AND (thing, entry) <= (?2, ?3) ORDER BY thing DESC, entry DESC LIMIT 1";
 
-/// How many begins are filed in one go: few enough that to read their entries takes well below a millisecond,
-/// and so many that they share their pages.
-pub(super) const BATCH: usize = 512;
+pub(super) const ONWARD: &str = "SELECT pairs FROM touched \
+    WHERE run = ?1 AND (thing, entry) BETWEEN (?2, ?3) AND (?4, ?5) ORDER BY thing, entry";
 
-const LATER: &str = "SELECT entry, things FROM touched WHERE entry > ?1 UNION ALL \
-    SELECT number, e.things FROM entry e WHERE e.things IS NOT NULL \
-      AND number > max(?1, (SELECT value FROM meta WHERE name = 'filed_to')) \
-      AND NOT EXISTS (SELECT 1 FROM touched t WHERE t.entry = e.number) \
-    ORDER BY 1 LIMIT ?2";
+pub(super) const BACK: &str = "SELECT pairs FROM touched \
+    WHERE run = ?1 AND (thing, entry) <= (?2, ?3) ORDER BY thing DESC, entry DESC";
 
-const EARLIER: &str = "SELECT entry, things FROM touched WHERE entry < ?1 UNION ALL \
-    SELECT number, e.things FROM entry e WHERE e.things IS NOT NULL AND number < ?1 \
-      AND number > (SELECT value FROM meta WHERE name = 'filed_to') \
-      AND NOT EXISTS (SELECT 1 FROM touched t WHERE t.entry = e.number) \
-    ORDER BY 1 DESC LIMIT ?2";
+const SUBJECT: &str = "SELECT e.version, f.things, \
+    EXISTS (SELECT 1 FROM image i WHERE i.entry = e.number) \
+    FROM entry e JOIN history f ON f.seq = e.finish \
+    WHERE e.number = ?1 AND e.state = 5 AND f.undo IS NOT NULL";
 
-/// Files what began up to the number `newest` and is not filed yet.
-pub(super) fn file_all(conn: &Connection, newest: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached(
-        "INSERT OR IGNORE INTO touched (entry, things) SELECT number, things FROM entry \
-         WHERE things IS NOT NULL AND number <= ?1 \
-         AND number > (SELECT value FROM meta WHERE name = 'filed_to')",
-    )?
-    .execute([newest])?;
-    conn.prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'filed_to'")?.execute([newest])?;
-    Ok(())
+const CANDIDATE: &str = "SELECT e.id, e.state, e.attempt, e.finish, e.version, e.cause, \
+    CASE WHEN e.state = 7 THEN (SELECT why FROM history WHERE seq = e.version) END \
+    FROM entry e WHERE e.number = ?1";
+
+/// Which entries of a thing are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Half {
+    /// Those that began before this one, newest first.
+    Before(i64),
+    /// Those that began after this one, oldest first.
+    After(i64),
 }
 
-/// Files an entry under more things than its row holds, or will hold.
-pub(super) fn file(conn: &Connection, number: i64, things: &[u8]) -> rusqlite::Result<()> {
-    let one = |sql: &str| {
-        let found = conn.prepare_cached(sql)?.query_row([number], |row| row.get(0)).optional()?;
-        Ok::<Option<Vec<u8>>, rusqlite::Error>(found.flatten())
-    };
-    let filed = match one("SELECT things FROM touched WHERE entry = ?1")? {
-        Some(filed)
-            if of_filed::<8>(things).all(|thing| of_filed(&filed).any(|it| it == thing)) =>
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Reading<'c> {
+    conn: Transaction<'c>,
+    runs: Vec<i64>,
+    /// What is not filed, by thing, oldest first.
+    unfiled: HashMap<i64, Vec<i64>>,
+    /// Entries that were read: those of a plan are often of one thing.
+    read: RefCell<HashMap<i64, Option<Candidate>>>,
+}
+
+/// How many entries are kept once they were read; when there are more they are all forgotten.
+const KEPT: usize = 16 * MAX_LATER;
+
+impl<'c> Reading<'c> {
+    /// Begins to read.
+    pub(super) fn begin(conn: &'c Connection) -> rusqlite::Result<Self> {
+        let conn = conn.unchecked_transaction()?;
+        let filed_to = conn
+            .prepare_cached("SELECT value FROM meta WHERE name = 'filed_to'")?
+            .query_row([], |row| row.get(0))?;
+        let mut by_thing: HashMap<i64, Vec<i64>> = HashMap::new();
+        for (thing, number) in unfiled(&conn, filed_to)? {
+            by_thing.entry(thing).or_default().push(number);
+        }
+        let mut runs = vec![0];
+        for run in conn.prepare_cached("SELECT number FROM run")?.query_map([], |row| row.get(0))? {
+            runs.push(run?);
+        }
+        Ok(Self { conn, runs, unfiled: by_thing, read: RefCell::default() })
+    }
+
+    /// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
+    pub(super) fn superseded(
+        &self,
+        entry: EntryId,
+        beside: &HashSet<EntryId>,
+    ) -> rusqlite::Result<Option<Obstacle>> {
+        let Some(number) = rows::number_of(&self.conn, entry)? else { return Ok(None) };
+        let found: Option<(i64, Option<Vec<u8>>, bool)> = self
+            .conn
+            .prepare_cached(SUBJECT)?
+            .query_row([number], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .optional()?;
+        let Some((version, told, has_before)) = found else { return Ok(None) };
+        let Some(told) = told else { return Ok(Some(Obstacle::Untold)) };
+        let things: HashSet<i64> = of_told(&told).map(hash).collect();
+        if things.is_empty() {
+            return Ok(None);
+        }
+        let steps = rows::history(&self.conn, version)?;
+        let began = steps.iter().rev().find(|step| step.to == State::Begun);
+        let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
+        let (later, is_cut) = self.candidates(&things, Half::After(number))?;
+        let subject = Subject { number, began, has_before, is_cut };
+        let earlier = || Ok(self.candidates(&things, Half::Before(number))?.0);
+        obstacle(subject, &later, earlier, beside)
+    }
+
+    /// The entries that change one of these things, as far as they are looked at, and whether there
+    /// are more.
+    fn candidates(
+        &self,
+        things: &HashSet<i64>,
+        half: Half,
+    ) -> rusqlite::Result<(Vec<Candidate>, bool)> {
+        let mut numbers: Vec<i64> = Vec::new();
+        for thing in things {
+            self.find(*thing, half, &mut numbers)?;
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        if matches!(half, Half::Before(_)) {
+            numbers.reverse();
+        }
+        let is_cut = numbers.len() >= MAX_LATER;
+        let mut candidates = Vec::with_capacity(numbers.len().min(MAX_LATER));
+        for number in numbers.into_iter().take(MAX_LATER) {
+            candidates.extend(self.candidate(number)?);
+        }
+        Ok((candidates, is_cut))
+    }
+
+    fn candidate(&self, number: i64) -> rusqlite::Result<Option<Candidate>> {
+        let mut read = self.read.borrow_mut();
+        if let Some(known) = read.get(&number) {
+            return Ok(*known);
+        }
+        if read.len() >= KEPT {
+            read.clear();
+        }
+        let found = candidate(&self.conn, number)?;
+        read.insert(number, found);
+        Ok(found)
+    }
+
+    /// Adds the entries that change a thing, of each run not more than are looked at.
+    pub(super) fn find(
+        &self,
+        thing: i64,
+        half: Half,
+        numbers: &mut Vec<i64>,
+    ) -> rusqlite::Result<()> {
+        let new = self.unfiled.get(&thing).into_iter().flatten().copied();
+        match half {
+            Half::After(number) => {
+                numbers.extend(new.filter(|new| *new > number).take(MAX_LATER));
+            }
+            Half::Before(number) => {
+                numbers.extend(new.rev().filter(|new| *new < number).take(MAX_LATER));
+            }
+        }
+        for run in &self.runs {
+            match half {
+                Half::After(number) => self.onward(*run, (thing, number), numbers)?,
+                Half::Before(number) => self.back(*run, (thing, number), numbers)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn onward(&self, run: i64, from: Pair, numbers: &mut Vec<i64>) -> rusqlite::Result<()> {
+        let (thing, number) = from;
+        let start = self
+            .conn
+            .prepare_cached(START)?
+            .query_row((run, thing, number), |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let (first, entry): Pair = start.unwrap_or(from);
+        let mut statement = self.conn.prepare_cached(ONWARD)?;
+        let mut rows = statement.query((run, first, entry, thing, i64::MAX))?;
+        let mut room = MAX_LATER;
+        while let Some(row) = rows.next()?
+            && room > 0
         {
-            return Ok(());
+            for (_, other) in of_block(row.get_ref(0)?.as_blob()?)
+                .filter(|pair| pair.0 == thing && pair.1 > number)
+                .take(room)
+            {
+                numbers.push(other);
+                room = room.saturating_sub(1);
+            }
         }
-        Some(filed) => filed,
-        None => one("SELECT things FROM entry WHERE number = ?1")?.unwrap_or_default(),
-    };
-    let new = of_filed::<8>(things).filter(|thing| of_filed(&filed).all(|there| there != *thing));
-    let all = [filed.as_slice(), &new.flatten().collect::<Vec<u8>>()].concat();
-    conn.prepare_cached("INSERT OR REPLACE INTO touched (entry, things) VALUES (?1, ?2)")?
-        .execute((number, all))?;
-    Ok(())
-}
+        Ok(())
+    }
 
-/// See [`Ledger::superseded`](crate::ledger::Ledger::superseded).
-pub(super) fn superseded(
-    conn: &Connection,
-    entry: EntryId,
-    beside: &HashSet<EntryId>,
-) -> rusqlite::Result<Option<Obstacle>> {
-    let Some(number) = rows::number_of(conn, entry)? else { return Ok(None) };
-    let found: Option<(i64, Option<Vec<u8>>)> = conn
-        .prepare_cached(
-            "SELECT e.version, f.things FROM entry e JOIN history f ON f.seq = e.finish \
-             WHERE e.number = ?1 AND e.state = 5 AND f.undo IS NOT NULL",
-        )?
-        .query_row([number], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let Some((version, told)) = found else { return Ok(None) };
-    let Some(told) = told else { return Ok(Some(Obstacle::Untold)) };
-    let things: HashSet<[u8; 8]> = of_told(&told).collect();
-    if things.is_empty() {
-        return Ok(None);
-    }
-    let limit = i64::try_from(MAX_READ).unwrap_or(i64::MAX);
-    let (later, is_cut) = touching(conn, LATER, (number, limit), &things)?;
-    let (earlier, _) = touching(conn, EARLIER, (number, limit), &things)?;
-    let mut candidates = Vec::with_capacity(later.len().saturating_add(earlier.len()));
-    for number in later.into_iter().rev().chain(earlier) {
-        candidates.extend(candidate(conn, number)?);
-    }
-    let steps = rows::history(conn, version)?;
-    let began = steps.iter().rev().find(|step| step.to == State::Begun);
-    let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
-    let has_before = rows::before(conn, entry)?.is_some();
-    Ok(obstacle(Subject { number, began, has_before, is_cut }, &candidates, beside))
-}
-
-/// The entries that change one of these things, as far as they are looked at, and whether there are more.
-fn touching(
-    conn: &Connection,
-    sql: &str,
-    params: impl Params,
-    things: &HashSet<[u8; 8]>,
-) -> rusqlite::Result<(Vec<i64>, bool)> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
-    let mut numbers = Vec::new();
-    let mut read: usize = 0;
-    while let Some(row) = rows.next()? {
-        read = read.saturating_add(1);
-        if of_filed(row.get_ref(1)?.as_blob()?).any(|thing| things.contains(&thing)) {
-            numbers.push(row.get(0)?);
+    fn back(&self, run: i64, from: Pair, numbers: &mut Vec<i64>) -> rusqlite::Result<()> {
+        let (thing, number) = from;
+        let mut statement = self.conn.prepare_cached(BACK)?;
+        let mut rows = statement.query((run, thing, number))?;
+        let mut room = MAX_LATER;
+        while let Some(row) = rows.next()? {
+            let block = row.get_ref(0)?.as_blob()?;
+            for (_, other) in
+                of_block(block).rev().filter(|pair| pair.0 == thing && pair.1 < number).take(room)
+            {
+                numbers.push(other);
+                room = room.saturating_sub(1);
+            }
+            // What stands before is of things that sort before.
+            if room == 0 || of_block(block).next().is_none_or(|first| first.0 < thing) {
+                break;
+            }
         }
-        if numbers.len() >= MAX_LATER {
-            return Ok((numbers, true));
-        }
+        Ok(())
     }
-    Ok((numbers, read >= MAX_READ))
 }
 
 fn candidate(conn: &Connection, number: i64) -> rusqlite::Result<Option<Candidate>> {
-    conn.prepare_cached(
-        "SELECT e.id, e.state, e.attempt, e.finish, e.version, e.cause, \
-         CASE WHEN e.state = 7 THEN (SELECT why FROM history WHERE seq = e.version) END \
-         FROM entry e WHERE e.number = ?1",
-    )?
-    .query_row([number], |row| {
-        let is_settled = row.get_ref(5)?.as_str_or_null()? == Some(Cause::Settled.as_str());
-        let why: Option<String> = row.get(6)?;
-        Ok(Candidate {
-            entry: EntryId::from_bytes(row.get(0)?),
-            number,
-            state: rows::state(row, 1)?,
-            attempt: row.get(2)?,
-            finish: row.get(3)?,
-            settled: is_settled.then_some(row.get(4)?),
-            undone_by: why.and_then(|why| EntryId::parse(&why)),
+    conn.prepare_cached(CANDIDATE)?
+        .query_row([number], |row| {
+            let is_settled = row.get_ref(5)?.as_str_or_null()? == Some(Cause::Settled.as_str());
+            let why: Option<String> = row.get(6)?;
+            Ok(Candidate {
+                entry: EntryId::from_bytes(row.get(0)?),
+                number,
+                state: rows::state(row, 1)?,
+                attempt: row.get(2)?,
+                finish: row.get(3)?,
+                settled: is_settled.then_some(row.get(4)?),
+                undone_by: why.and_then(|why| EntryId::parse(&why)),
+            })
         })
-    })
-    .optional()
+        .optional()
 }

@@ -1,15 +1,16 @@
 //! Reading a ledger without its writer: for commands, for metrics, for the reconciler.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use rusqlite::Connection;
 
 use crate::contract::key::EntryId;
 use crate::ledger::entry::State;
+use crate::ledger::later::Course;
 use crate::ledger::{
-    Broken, Counts, Filter, Head, Keys, LedgerError, Obstacle, Pending, Reason, Record, Shown,
-    Tally, Verified,
+    Broken, Counts, Filter, Head, Keys, LedgerError, Obstacle, Pending, Planned, Reason, Record,
+    Shown, Tally, Verified,
 };
 
 use super::super::desk::command::Failure;
@@ -112,7 +113,26 @@ impl FileReader {
         entry: EntryId,
         beside: &HashSet<EntryId>,
     ) -> Result<Option<Obstacle>, LedgerError> {
-        later::superseded(&self.conn, entry, beside).map_err(unreadable)
+        let read = || later::Reading::begin(&self.conn)?.superseded(entry, beside);
+        read().map_err(unreadable)
+    }
+
+    /// See [`Ledger::obstacles`](crate::ledger::Ledger::obstacles).
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError::Unavailable`] if the file does not read.
+    pub(super) fn obstacles(
+        &self,
+        plan: &[Planned],
+    ) -> Result<HashMap<EntryId, Obstacle>, LedgerError> {
+        let read = || {
+            let reading = later::Reading::begin(&self.conn)?;
+            let mut course = Course::of(plan);
+            course.go(plan, |entry, beside| reading.superseded(entry, beside))?;
+            Ok(course.end())
+        };
+        read().map_err(unreadable)
     }
 
     /// Follows the chain over the history; looks for `heads` on the way.

@@ -1,4 +1,4 @@
--- The embedded ledger, schema version 4. Any SQLite tool may read this file while takeback runs:
+-- The embedded ledger, schema version 5. Any SQLite tool may read this file while takeback runs:
 --   sqlite3 -readonly ledger.db 'SELECT * FROM open_entries'
 -- Ask the views (entries, open_entries, history_readable); the tables are laid out for speed and
 -- may change with the version. Nobody but takeback may write.
@@ -9,7 +9,7 @@ CREATE TABLE meta (
   -- it takes writes), chain_from (history.seq of the first row that is linked) and chain_key (the
   -- name of the key that the newest links are made with; empty: there is none), pruned_to and
   -- unpruned_to (how far retention has come, in entry and in unpruned), filed_to (entries up to
-  -- there are in touched).
+  -- there are in runs of touched).
   name TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -66,12 +66,22 @@ CREATE UNIQUE INDEX one_open ON entry (digest, principal, staged, twin) WHERE st
 CREATE INDEX unknown_of ON entry (principal, operation, number) WHERE state = 4;
 CREATE INDEX due ON entry (due_ms) WHERE due_ms IS NOT NULL;
 
-CREATE TABLE touched (
-  -- Who changes what, in the order of entries: entry.things up to meta.filed_to, the rest comes later,
-  -- many in one go; and what the upstream's id names where nothing else says it.
-  entry INTEGER PRIMARY KEY,       -- entry.number
-  things BLOB NOT NULL
+CREATE TABLE run (
+  -- The runs of touched. Some of a level are merged into one of the next.
+  number INTEGER PRIMARY KEY,
+  level INTEGER NOT NULL,
+  target INTEGER                   -- the run that it is being merged into
 ) STRICT;
+
+CREATE TABLE touched (
+  -- Which entries change a thing: sorted runs of pairs of a keyed hash and entry.number. Those of
+  -- entries above meta.filed_to come later, many in one go; entry.things has them.
+  run INTEGER NOT NULL,            -- run.number; 0: a pair that is in no run yet, nor in entry.things
+  thing INTEGER NOT NULL,          -- the first pair of
+  entry INTEGER NOT NULL,
+  pairs BLOB NOT NULL,             -- those of this row, 16 bytes each
+  PRIMARY KEY (run, thing, entry)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE alias (
   -- Further keys under which a caller sent the same entry again.

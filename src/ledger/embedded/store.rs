@@ -25,6 +25,7 @@ use super::super::desk::command::{Done, Settle, TookBack};
 use super::finder::Finder;
 use super::known::{Hashes, Known, Trace, start};
 use super::rows::{self, prior_columns};
+use super::touched::Touched;
 
 /// The store: the connection, and what must be known without asking it.
 #[derive(Debug)]
@@ -37,10 +38,7 @@ pub(super) struct Store {
     /// The attempts that began here and are not finished, so that their finish need not search.
     begun: HashMap<EntryId, Subject>,
     next_seq: i64,
-    /// Entries up to here are filed under what they change (see [`later`](super::later)).
-    filed_to: i64,
-    /// How many entries are not.
-    unfiled: usize,
+    touched: Touched,
     chain: Chain,
 }
 
@@ -59,8 +57,7 @@ impl Store {
             newest: 0,
             begun: HashMap::new(),
             next_seq: 1,
-            filed_to: 0,
-            unfiled: 0,
+            touched: Touched::default(),
             chain: Chain::new(keys.current(), None, seed),
         };
         store.reload()?;
@@ -83,10 +80,7 @@ impl Store {
         self.newest = one("SELECT coalesce(max(number), 0) FROM entry")?;
         self.next_seq = one("SELECT coalesce(max(seq), 0) FROM history")? + 1;
         let indexed_to = one("SELECT value FROM meta WHERE name = 'indexed_to'")?;
-        self.filed_to = one("SELECT value FROM meta WHERE name = 'filed_to'")?;
-        let unfiled = one("SELECT count(*) FROM entry WHERE things IS NOT NULL \
-             AND number > (SELECT value FROM meta WHERE name = 'filed_to')")?;
-        self.unfiled = usize::try_from(unfiled).unwrap_or(0);
+        self.touched = Touched::read(&self.conn)?;
         self.chain.set_head(chained::newest(&self.conn)?);
 
         let indexed = one("SELECT value FROM meta WHERE name = 'indexed'")?;

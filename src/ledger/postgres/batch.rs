@@ -22,10 +22,11 @@ use uuid::Uuid;
 
 use super::chained::Chained;
 use super::look::{self, Finder, Search, number};
-use super::plan::{self, Plan, Subject};
+use super::plan::{self, Plan};
 use super::rows::column;
 use super::session::{Answers, Fault, Session, whole};
 use super::sql;
+use super::step::Subject;
 use crate::ledger::Reason;
 use crate::ledger::desk::command::{Done, Failure, Write};
 

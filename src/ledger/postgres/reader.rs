@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::look::{self, Finder};
 use super::session::{Connector, Fault, STATEMENT_WITHIN, Session};
-use super::{rows, schema, verify};
+use super::{later, rows, schema, verify};
 use crate::contract::key::EntryId;
 use crate::ledger::chain::verify::Verifier;
 use crate::ledger::desk::command::{Reply, tell};
@@ -84,7 +84,7 @@ impl Ask {
 
 /// What a connection that reads prepares.
 pub(super) fn statements() -> Vec<&'static str> {
-    [look::STATEMENTS, rows::STATEMENTS].concat()
+    [later::STATEMENTS, look::STATEMENTS, rows::STATEMENTS].concat()
 }
 
 /// Answers until nobody can ask any more.

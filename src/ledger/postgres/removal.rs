@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::chained::{self, Chained};
-use super::plan::Step;
 use super::rows::{self, column, damaged};
 use super::session::{Fault, Pipe, Session};
+use super::step::Step;
 use super::{sql, verify};
 use crate::ledger::chain::Seal;
 use crate::ledger::chain::line::Line;

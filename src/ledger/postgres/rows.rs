@@ -1,7 +1,5 @@
 //! How values stand in the tables, and reading them back.
 
-use std::collections::HashSet;
-
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 use uuid::Uuid;
@@ -11,10 +9,9 @@ use crate::contract::class::{Class, Disposition, Kind, Verdict};
 use crate::contract::key::{Digest, EntryId, Key, OperationId};
 use crate::ledger::desk::command::Failure;
 use crate::ledger::entry::{Cause, State};
-use crate::ledger::later::{Candidate, Subject, obstacle, of_told};
 use crate::ledger::{
-    Answer, Counts, Filter, FinishRecord, MAX_LATER, Noted, Obstacle, Pending, Principal, Prior,
-    Reason, Record, Removed, Shown, Step, Tally,
+    Answer, Counts, Filter, FinishRecord, Noted, Pending, Principal, Prior, Reason, Record,
+    Removed, Shown, Step, Tally,
 };
 
 /// The columns of [`Prior`], in the order of [`prior`].
@@ -63,8 +60,8 @@ const LIST: &str = record_query!(
 
 const IS_THERE: &str = "SELECT 1 FROM takeback.entry WHERE id = $1";
 
-// Each step names the one before, so no index on the entry is needed.
-const HISTORY: &str = "WITH RECURSIVE step(seq) AS (SELECT $1::int8 UNION ALL \
+/// The steps of an entry. Each names the one before, so no index on the entry is needed.
+pub(super) const HISTORY: &str = "WITH RECURSIVE step(seq) AS (SELECT $1::int8 UNION ALL \
      SELECT h.previous FROM takeback.history h JOIN step USING (seq) \
      WHERE h.previous IS NOT NULL) \
      SELECT h.seq, h.at_ms, h.from_state, h.to_state, h.attempt, h.cause, h.who, h.why, h.noted, \
@@ -83,25 +80,12 @@ const PENDING: &str = record_query!("WHERE e.id = $1 AND e.state IN (4, 5)");
 
 const BEFORE: &str = "SELECT before FROM takeback.image WHERE entry = $1";
 
-/// Of an accepted entry with an undo: its first and newest step, and what the undo would change.
-const SUPERSEDED: &str = "SELECT e.number, e.version, f.things FROM takeback.entry e \
-     JOIN takeback.history f ON f.seq = e.finish \
-     WHERE e.id = $1 AND e.state = 5 AND f.undo IS NOT NULL";
-
-/// The newest entries of a thing.
-const TOUCHED: &str = "SELECT e.id, e.number, e.state, e.attempt, e.finish, e.version, e.cause, \
-     CASE WHEN e.state = 7 THEN (SELECT h.why FROM takeback.history h WHERE h.seq = e.version) END \
-     FROM (SELECT entry FROM takeback.touched WHERE thing = $1 AND entry <> $2 \
-     ORDER BY entry DESC LIMIT $3) t JOIN takeback.entry e ON e.id = t.entry";
-
 const COUNTS: &str = "SELECT state, count(*), min(began_ms) FROM takeback.entry \
      WHERE state <= 4 GROUP BY state";
 
 /// What a connection that reads prepares.
-pub(super) const STATEMENTS: &[&str] = &[
-    RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS, DUE, PENDING, BEFORE,
-    SUPERSEDED, TOUCHED,
-];
+pub(super) const STATEMENTS: &[&str] =
+    &[RECORD, UNKNOWNS, LIST_OPEN, LIST, IS_THERE, HISTORY, ANSWER, COUNTS, DUE, PENDING, BEFORE];
 
 /// An entry's id as the database has it.
 pub(super) fn uuid(entry: EntryId) -> Uuid {
@@ -272,59 +256,14 @@ pub(super) async fn pending_of(
     session.query(PENDING, &[&uuid(entry)]).await?.first().map(pending).transpose()
 }
 
-/// What stands in the way of an entry's undo.
-pub(super) async fn superseded(
-    session: &Session,
-    entry: EntryId,
-    beside: &HashSet<EntryId>,
-) -> Result<Option<Obstacle>, Fault> {
-    let rows = session.query(SUPERSEDED, &[&uuid(entry)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let (number, version): (i64, i64) = (column(row, 0)?, column(row, 1)?);
-    let Some(told) = column::<Option<Vec<u8>>>(row, 2)? else {
-        return Ok(Some(Obstacle::Untold));
-    };
-    let mut candidates: Vec<Candidate> = Vec::new();
-    let mut is_cut = false;
-    for thing in of_told(&told).map(Uuid::from_bytes) {
-        let limit = limit_of(MAX_LATER);
-        let rows = session.query(TOUCHED, &[&thing, &uuid(entry), &limit]).await?;
-        let found: Vec<Candidate> = rows.iter().map(candidate).collect::<Result<_, _>>()?;
-        is_cut |= found.len() >= MAX_LATER && found.iter().all(|other| other.number > number);
-        candidates.extend(found);
-    }
-    candidates.sort_unstable_by_key(|other| std::cmp::Reverse(other.number));
-    candidates.dedup_by_key(|other| other.number);
-    let steps = session.query(HISTORY, &[&version]).await?;
-    let steps: Vec<Step> = steps.iter().map(step).collect::<Result<_, _>>()?;
-    let began = steps.iter().rev().find(|step| step.to == State::Begun);
-    let Some(began) = began.map(|step| step.seq) else { return Ok(None) };
-    let has_before = !session.query(BEFORE, &[&uuid(entry)]).await?.is_empty();
-    Ok(obstacle(Subject { number, began, has_before, is_cut }, &candidates, beside))
-}
-
 /// The lowest id that an entry of this time, in milliseconds since 1970, can have.
 fn first_id_at(ms: i64) -> Uuid {
     let ms = u128::try_from(ms.clamp(0, (1 << 48) - 1)).unwrap_or(0);
     Uuid::from_u128(ms << 80)
 }
 
-fn candidate(row: &Row) -> Result<Candidate, Fault> {
-    let is_settled = column::<Option<String>>(row, 6)?.as_deref() == Some(Cause::Settled.as_str());
-    let version: i64 = column(row, 5)?;
-    let why: Option<String> = column(row, 7)?;
-    Ok(Candidate {
-        entry: entry_id(column(row, 0)?),
-        number: column(row, 1)?,
-        state: state(row, 2)?,
-        attempt: number(row, 3)?,
-        finish: column(row, 4)?,
-        settled: is_settled.then_some(version),
-        undone_by: why.and_then(|why| EntryId::parse(&why)),
-    })
-}
-
-fn step(row: &Row) -> Result<Step, Fault> {
+/// Reads a row of [`HISTORY`].
+pub(super) fn step(row: &Row) -> Result<Step, Fault> {
     Ok(Step {
         seq: column(row, 0)?,
         at_ms: column(row, 1)?,

@@ -87,13 +87,13 @@ async fn f20_files_of_other_versions_and_kinds_are_refused() {
         rusqlite::Connection::open(bench.path()).unwrap().execute_batch(sql).unwrap();
     };
 
-    change("PRAGMA user_version = 5");
+    change("PRAGMA user_version = 6");
     let newer = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(newer, OpenError::Newer { found: 5, known: 4 }));
+    assert!(matches!(newer, OpenError::Newer { found: 6, known: 5 }));
     assert!(matches!(ReadOnly::open(bench.path()), Err(OpenError::Newer { .. })));
     change("PRAGMA user_version = 0");
     let older = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
-    assert!(matches!(older, OpenError::Older { found: 0, known: 4 }));
+    assert!(matches!(older, OpenError::Older { found: 0, known: 5 }));
     change("PRAGMA application_id = 5");
     let foreign = Embedded::open(&bench.path(), Options::default(), 1).unwrap_err();
     assert!(matches!(foreign, OpenError::Foreign));

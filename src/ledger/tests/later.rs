@@ -1,6 +1,7 @@
-//! What stands in the way of an undo, as a store finds it. What it makes of that has its tests beside it.
+//! What stands in the way of an undo, as a store finds it. What it makes of that has its tests
+//! beside it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::*;
 
@@ -14,6 +15,8 @@ on_both_stores!(
     an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one,
     a_further_attempt_of_an_earlier_entry_stands_in_the_way,
     an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled,
+    a_plan_is_answered_in_one_go_as_each_of_its_entries_is,
+    of_a_long_plan_each_entry_that_is_left_stands_in_the_way_of_the_one_before_it,
 );
 
 impl Bench {
@@ -218,4 +221,92 @@ async fn an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_set
     assert_eq!(bench.ledger.look(back.look()).await.unwrap().undoes, Some(entry));
     let later = bench.changes(3, 7).await;
     assert_eq!(bench.obstacle(entry, &[]).await, Some(Obstacle::After(later)));
+}
+
+#[tokio::test]
+async fn f20_what_version_4_filed_is_found_by_the_index_of_later_versions() {
+    let mut bench = Bench::new(Store::Embedded);
+    let first = bench.changed(1, 7).await;
+    let second = bench.changes(2, 7).await;
+    let other = bench.changed(3, 8).await;
+    bench.ledger.close().await;
+    bench.change(
+        "DROP TABLE run; DROP TABLE touched; \
+         CREATE TABLE touched (entry INTEGER PRIMARY KEY, things BLOB NOT NULL) STRICT; \
+         INSERT INTO touched SELECT number, things FROM entry; \
+         UPDATE meta SET value = (SELECT max(number) FROM entry) WHERE name = 'filed_to'; \
+         PRAGMA user_version = 4",
+    );
+
+    bench.restart().await;
+
+    assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(second)));
+    assert_eq!(bench.obstacle(other, &[]).await, None);
+    let last = bench.changes(4, 8).await;
+    assert_eq!(bench.obstacle(other, &[]).await, Some(Obstacle::After(last)));
+}
+
+async fn a_plan_is_answered_in_one_go_as_each_of_its_entries_is(store: Store) {
+    let bench = Bench::new(store);
+    let lowest = bench.changed(1, 7).await;
+    let left = bench.changes(2, 7).await;
+    let middle = bench.changed(3, 7).await;
+    let newest = bench.changed(4, 7).await;
+    let stranger = bench.changes(5, 8).await;
+    let alone = bench.changed(6, 9).await;
+    let plan = vec![
+        Planned::Taken(alone),
+        Planned::Taken(stranger),
+        Planned::Taken(newest),
+        Planned::Taken(middle),
+        Planned::Left(left),
+        Planned::Taken(lowest),
+    ];
+
+    let found = bench.ledger.obstacles(plan).await.unwrap();
+
+    // Those that are taken back before are no obstacles; the one that is left is.
+    assert_eq!(found, HashMap::from([(lowest, Obstacle::After(left))]));
+    let found = bench.ledger.obstacles(vec![Planned::Left(newest), Planned::Taken(middle)]).await;
+    assert_eq!(found, Ok(HashMap::from([(middle, Obstacle::After(newest))])));
+}
+
+async fn of_a_long_plan_each_entry_that_is_left_stands_in_the_way_of_the_one_before_it(
+    store: Store,
+) {
+    let bench = Bench::new(store);
+    let mut entries = Vec::new();
+    for digest in 0..40 {
+        entries.push(bench.changed(digest, 7).await);
+    }
+    let taken = |entry: &EntryId| Planned::Taken(*entry);
+    let whole: Vec<Planned> = entries.iter().rev().map(taken).collect();
+    assert_eq!(bench.ledger.obstacles(whole.clone()).await, Ok(HashMap::new()));
+
+    let [_, rest @ ..] = whole.as_slice() else { panic!("a plan") };
+    let newest = entries[39];
+    let plan = [&[Planned::Left(newest)], rest].concat();
+    let found = bench.ledger.obstacles(plan).await.unwrap();
+
+    let next = entries.iter().zip(&entries[1..]);
+    let expected = next.map(|(entry, next)| (*entry, Obstacle::After(*next))).collect();
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn later_writes_are_found_by_the_database_s_index_in_its_order() {
+    let bench = Bench::new(Store::Postgres);
+    bench.changed(1, 7).await;
+    let Home::Database(database) = &bench.home else { panic!("a database") };
+    let id = "'00000000-0000-0000-0000-000000000001'";
+    let asked = crate::ledger::postgres::TOUCHED.replace("$1", id).replace("$2", "1024");
+
+    let plan = database.query(&format!(
+        "SET enable_seqscan = off; SET enable_bitmapscan = off; EXPLAIN (COSTS off) {asked}"
+    ));
+
+    let plan = plan.concat();
+    assert!(plan.contains("Index Only Scan Backward using touched_pkey on touched"), "{plan}");
+    assert!(plan.contains("Index Cond: (thing = "), "{plan}");
+    assert!(!plan.contains("Sort") && !plan.contains("Seq Scan"), "{plan}");
 }

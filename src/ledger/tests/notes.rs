@@ -346,7 +346,7 @@ async fn f20_a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has()
         )
         .unwrap();
     }
-    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 4 })));
+    assert!(matches!(ReadOnly::open(file.clone()), Err(OpenError::Older { found: 1, known: 5 })));
     assert_eq!(ReadOnly::newest_ms(&Place::File(file.clone())).unwrap(), 500);
 
     let (embedded, recovered) = Embedded::open(&file, Options::default(), 1_000).unwrap();
@@ -370,7 +370,7 @@ async fn f20_a_ledger_of_version_1_is_brought_up_to_date_and_keeps_what_it_has()
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     };
     let fresh = Bench::new(Store::Embedded);
-    for table in ["entry", "history", "image", "entries", "history_readable"] {
+    for table in ["entry", "history", "image", "run", "touched", "entries", "history_readable"] {
         assert_eq!(columns(&file, table), columns(&fresh.path(), table), "{table}");
     }
 }

@@ -187,7 +187,7 @@ impl About {
             let watched = Watched {
                 id: id.clone(),
                 reports,
-                at_answer: Box::new(move |answer, _| match answer.has_odd_meta() {
+                at_answer: Box::new(move |answer, _| match is_odd(answer) {
                     true => Rewrite::Data(odd.into()),
                     false => Rewrite::Report(report, reports),
                 }),
@@ -215,14 +215,18 @@ impl About {
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = Answer::read(parts.status.as_u16(), bytes, id);
-                let is_unread = matches!(answer.kind(), Kind::Unreadable(_) | Kind::WrongId { .. });
-                // A report in there would pass as ours to a laxer reader, or finds no place.
-                let is_odd = is_unread && stream::names(collected.bytes(), "effect");
-                if is_odd || answer.has_odd_meta() {
+                let is_foreign = answer.is_foreign_to(id) && parts.status.is_success();
+                if is_odd(&answer) || is_foreign {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
                 spliced(shared, parts, &answer, id, &report, collected)
             }
         }
     }
+}
+
+/// Whether a report in an answer would pass as ours to a laxer reader, or finds no place in it.
+fn is_odd(answer: &Answer) -> bool {
+    let is_unread = matches!(answer.kind(), Kind::Unreadable(_) | Kind::WrongId { .. });
+    answer.has_odd_meta() || is_unread && stream::names(answer.body(), "effect")
 }

@@ -17,6 +17,31 @@ use crate::mcp::answer::{Answer as ToolAnswer, Evidence as ToolEvidence};
 use crate::mcp::reply;
 use crate::pipeline::{Form, Shared, Write};
 
+/// What the ledger says of what stands in the way of a recorded entry's undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstructed {
+    /// This does.
+    By(Obstacle),
+    /// Nothing does, or there is no undo.
+    No,
+    /// It could not be read.
+    Unknown,
+}
+
+impl Obstructed {
+    /// Why the undo is not offered.
+    fn why(self) -> Option<String> {
+        match self {
+            Self::By(obstacle) => Some(super::outcome::superseded(obstacle)),
+            Self::No => None,
+            Self::Unknown => Some(UNREAD.to_owned()),
+        }
+    }
+}
+
+/// See [`Obstructed::Unknown`]. The recorded answer is given all the same.
+const UNREAD: &str = "not known: the ledger could not be read for what came after it; ask again";
+
 /// What a recorded entry's report says now: its undo's deadline may have passed since, or another
 /// entry come in its way.
 pub fn recorded_report(
@@ -24,7 +49,7 @@ pub fn recorded_report(
     write: &Write,
     entry: EntryId,
     record: &Record,
-    superseded: Option<Obstacle>,
+    obstructed: Obstructed,
 ) -> Report {
     let mut report = write.report();
     report.entry = Some(entry);
@@ -39,8 +64,8 @@ pub fn recorded_report(
         report.undo_unavailable = finish.undo_unavailable.clone();
         if is_passed && finish.undo.is_some() {
             report.undo_unavailable = Some("deadline passed".to_owned());
-        } else if let Some(obstacle) = superseded {
-            report.undo_unavailable = Some(super::outcome::superseded(obstacle));
+        } else if let Some(why) = obstructed.why() {
+            report.undo_unavailable = Some(why);
         } else if finish.verdict != Some(Verdict::Contradicted) {
             report.undo = finish.undo.as_deref().and_then(CallJson::from_json);
         }
@@ -55,9 +80,9 @@ pub fn recorded_answer(
     write: &Write,
     entry: EntryId,
     stored: Stored,
-    superseded: Option<Obstacle>,
+    obstructed: Obstructed,
 ) -> (Response<Body>, Option<HeaderValue>) {
-    let mut report = recorded_report(shared, write, entry, &stored.record, superseded);
+    let mut report = recorded_report(shared, write, entry, &stored.record, obstructed);
     report.replayed = true;
     let answer =
         stored.answer.unwrap_or(Answer { status: 200, headers: Vec::new(), body: Vec::new() });

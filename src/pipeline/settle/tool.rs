@@ -115,6 +115,8 @@ impl Case {
         }
         if matches!(why, mcp_answer::Cause::Unreadable | mcp_answer::Cause::WrongId)
             && dispatched.disposition == Disposition::Ambiguous
+            // Such an answer goes on as it came: its agent saw it.
+            && answer.status() < 400
         {
             dispatched.cause = Some(Cause::Unreadable);
             dispatched.is_answer = false;
@@ -176,7 +178,8 @@ impl Case {
             let (id, is_elsewhere) = (id.clone(), Arc::clone(&is_elsewhere));
             move |ended: Ended| {
                 let is_cut = case.shared.tasks.is_hurried();
-                let may_come_back = !ended.is_timeout && !ended.is_too_large && !is_cut;
+                let may_come_back =
+                    !(ended.is_timeout || ended.is_too_large || ended.is_unreadable || is_cut);
                 if ended.has_event_id && era == Era::Legacy && may_come_back {
                     is_elsewhere.store(true, Ordering::Release);
                     waiting::park_stream(&case, session, id, headers);

@@ -56,7 +56,7 @@ pub(super) fn park(case: &Arc<Case>, answer: &Answer, headers: &HeaderMap) {
     let ended = Arc::clone(case);
     let entry = case.identity.entry;
     let attempt = case.identity.attempt;
-    let at_end = Box::new(move || ended.settle_lost(Cause::Timeout));
+    let at_end = Box::new(move || drop(ended.settle_lost(Cause::Timeout)));
     shared.mcp.elsewhere.park_entry(entry, attempt, at_end);
     let _detached = shared.tasks.spawn_background("next round", async move {
         tokio::time::sleep(CLIENT).await;
@@ -109,10 +109,13 @@ fn parked(case: &Arc<Case>, headers: HeaderMap) -> Parked {
     let ended = Arc::clone(case);
     Parked {
         at_answer: Box::new(move |answer| answered.settle_tool(answer, &headers).to_json()),
-        at_end: Box::new(move |ending| match ending {
-            Ending::Completed => ended.settle_unseen(),
-            Ending::Expired => ended.settle_lost(Cause::Timeout),
-            Ending::Cancelled | Ending::Failed => ended.settle_lost(Cause::Task),
+        at_end: Box::new(move |ending| {
+            let report = match ending {
+                Ending::Completed => ended.settle_unseen(),
+                Ending::Expired => ended.settle_lost(Cause::Timeout),
+                Ending::Cancelled | Ending::Failed => ended.settle_lost(Cause::Task),
+            };
+            report.to_json()
         }),
     }
 }

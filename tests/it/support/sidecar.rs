@@ -55,6 +55,9 @@ pub struct Setup {
     pub mcp: McpSettings,
     pub delivered_after: Duration,
     pub report_header: &'static str,
+    pub pseudonym: &'static str,
+    /// The key of a ledger that this one is to share; its own otherwise.
+    pub key: Option<[u8; 32]>,
 }
 
 impl Setup {
@@ -76,6 +79,8 @@ impl Setup {
             mcp: McpSettings::default(),
             delivered_after: long,
             report_header: "x-anvil-effect",
+            pseudonym: "takeback-test",
+            key: None,
         }
     }
 
@@ -110,7 +115,7 @@ impl Setup {
         let tasks = Tasks::new();
         let shared = Arc::new(Shared {
             policies: Policies::new(live),
-            sealer: Sealer::new(ledger.sealing_key()),
+            sealer: Sealer::new(self.key.unwrap_or(ledger.sealing_key())),
             ledger,
             metrics,
             clock: self.clock.clone().unwrap_or_else(|| Clock::system(0)),
@@ -123,7 +128,7 @@ impl Setup {
                 limits: self.limits.clone(),
                 timeouts: self.timeouts,
                 first_look: Duration::from_secs(5),
-                pseudonym: "takeback-test".to_owned(),
+                pseudonym: self.pseudonym.to_owned(),
                 upstream_authority: upstream.to_string(),
                 upstream_base: self.base.to_owned(),
                 upstream_headers: Injected::default(),

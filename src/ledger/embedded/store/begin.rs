@@ -141,9 +141,7 @@ impl Store {
         let attempt = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, Some(&first), Content::Attempt(&attempt))?;
         self.keep_before(number, begin)?;
-        if let Some(filed) = &filed {
-            self.file(number, filed)?;
-        }
+        self.touched.begun(&self.conn, number, filed.as_deref(), self.newest)?;
         self.finder.add(&self.conn, hashes.digest, number)?;
         if let Some(hash) = hashes.key {
             self.finder.add(&self.conn, hash, number)?;
@@ -196,9 +194,7 @@ impl Store {
         let content = Attempt { things: filed.as_deref(), ..begin.as_linked() };
         let seq = self.step_with(&step, None, Content::Attempt(&content))?;
         self.keep_before(subject.number, begin)?;
-        if let Some(filed) = &filed {
-            super::super::later::file(&self.conn, subject.number, filed)?;
-        }
+        self.touched.begins_again(&self.conn, subject.number, filed.as_deref())?;
         // It will have a content again, which retention must come by once more.
         self.conn
             .prepare_cached(
@@ -242,21 +238,6 @@ impl Store {
         }
         self.opened(subject);
         Ok(attempt)
-    }
-
-    /// Has a new entry found by the things in its row, now or with those that come after it.
-    fn file(&mut self, number: i64, things: &[u8]) -> rusqlite::Result<()> {
-        if number <= self.filed_to {
-            // Nobody reads entries up to there again.
-            return super::super::later::file(&self.conn, number, things);
-        }
-        self.unfiled = self.unfiled.saturating_add(1);
-        if self.unfiled >= super::super::later::BATCH {
-            super::super::later::file_all(&self.conn, self.newest)?;
-            self.filed_to = self.newest;
-            self.unfiled = 0;
-        }
-        Ok(())
     }
 
     /// How what a call changes stands with its entry.

@@ -9,7 +9,7 @@ use crate::ledger::entry::{Cause, State};
 use crate::ledger::{Answer, Finish, MAX_ANSWER, Settled, later};
 
 use super::super::known::{Trace, start};
-use super::super::rows;
+use super::super::{rows, touched};
 use super::{Done, Settle, Step, Store, Subject, Target, TookBack};
 
 impl Store {
@@ -47,7 +47,7 @@ impl Store {
         let kept = finish.answer.as_ref().filter(|answer| answer.body.len() <= MAX_ANSWER);
         if let Some(made) = &finish.made {
             let hash = self.known.hash("", Trace::Thing(made));
-            super::super::later::file(&self.conn, subject.number, &hash.to_be_bytes())?;
+            touched::add_alone(&self.conn, subject.number, std::iter::once(hash.to_be_bytes()))?;
         }
         let step = Step::of(&subject, finish.state, finish.cause, finish.now_ms);
         let seq = self.finish_step(&step, finish, kept)?;
