@@ -153,6 +153,9 @@ struct FindingJson {
 pub struct ChangeJson {
     operation: Option<String>,
     what: &'static str,
+    /// The target of calls that are another operation's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
     before: String,
     after: String,
     weaker: bool,
@@ -161,10 +164,11 @@ pub struct ChangeJson {
 impl ChangeJson {
     /// From the change.
     pub fn of(change: &Change) -> Self {
-        let Change { operation, what, before, after, is_weaker } = change;
+        let Change { operation, what, calls_of, before, after, is_weaker } = change;
         Self {
             operation: operation.as_ref().map(|id| id.as_str().to_owned()),
             what,
+            target: calls_of.clone(),
             before: before.clone(),
             after: after.clone(),
             weaker: *is_weaker,

@@ -109,7 +109,7 @@ fn http(
 const DEFAULT_MCP_PATH: &str = "/mcp";
 
 /// The call as the sidecar reads it, or what it would answer to one that it does not read.
-fn decoded(method: &Method, uri: &Uri, headers: HeaderMap) -> Result<Decoded, Refusal> {
+pub(super) fn decoded(method: &Method, uri: &Uri, headers: HeaderMap) -> Result<Decoded, Refusal> {
     let mut request = http::Request::new(());
     *request.method_mut() = method.clone();
     *request.uri_mut() = uri.clone();

@@ -19,7 +19,7 @@ use crate::call::{Control, Head, Oddity, Transport, effective_mode};
 use crate::contract::class::{Class, Mode};
 use crate::contract::json::Value;
 use crate::contract::key::{Key, Place};
-use crate::contract::operation::{Operation, Target, is_safe};
+use crate::contract::operation::{Operation, Target};
 use crate::contract::path::Scope;
 use crate::contract::report::Report;
 use crate::http::body::{RequestDoc, has_case_twin};
@@ -137,16 +137,9 @@ impl<'h> Asked<'h> {
         snapshot.folds_onto_write(self.method, self.path).map(|(class, _)| class)
     }
 
-    /// What the call is where nothing is declared for its target: a safe method's is a read, unless the
-    /// policy says otherwise, or the path folds onto a declared write (contract section 1).
+    /// What the call is where nothing is declared for its target.
     pub(super) fn undeclared_class(&self, snapshot: &Snapshot) -> Class {
-        if !is_safe(self.method) {
-            return Class::Irreversible;
-        }
-        let folded = self.folds_onto_write(snapshot);
-        folded.unwrap_or_else(|| {
-            if snapshot.undeclared_get_writes() { Class::Irreversible } else { Class::Read }
-        })
+        snapshot.undeclared_class(self.method, self.path)
     }
 
     /// Whether its body decides what it is, or is a part of what is recorded.

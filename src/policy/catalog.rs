@@ -282,6 +282,12 @@ impl<'d> Catalog<'d> {
                 "it is no OpenAPI 3 document".to_owned()
             });
         }
+        if let Some(paths) = root.get("paths").filter(|paths| paths.kind() != Kind::Object) {
+            let kind = kind_word(paths.kind());
+            return Err(format!(
+                "it is no OpenAPI 3 document: its `paths` is {kind}, and must be an object"
+            ));
+        }
         let schemas = Schemas::new(root);
         let mut catalog = Self::empty(schemas.clone());
         for path in root.get("paths").into_iter().flat_map(Value::members) {
@@ -317,6 +323,12 @@ impl<'d> Catalog<'d> {
             let Some(tools) = result.get("tools") else {
                 return Err("it is no tools/list answer: a page has no `tools`".to_owned());
             };
+            if tools.kind() != Kind::Array {
+                let kind = kind_word(tools.kind());
+                return Err(format!(
+                    "it is no tools/list answer: a page's `tools` is {kind}, and must be a list"
+                ));
+            }
             for tool in tools.elements() {
                 catalog.add_tool(tool);
             }
@@ -643,5 +655,17 @@ fn tool_interface<'d>(schemas: Schemas<'d>, tool: Value<'d>) -> Interface<'d> {
         response_schemas,
         response: output,
         is_response_empty: false,
+    }
+}
+
+/// A kind of value, as it is told.
+fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Array => "a list",
+        Kind::Bool => "a boolean",
+        Kind::Null => "null",
+        Kind::Number => "a number",
+        Kind::Object => "an object",
+        Kind::String => "a string",
     }
 }

@@ -404,6 +404,14 @@ const CODES: &[(&str, &str)] = &[
          all the same.",
     ),
     (
+        "policy/plain_form_milder",
+        "A variant asks for a value, and the form without conditions is milder: a value that the \
+         upstream takes for the variant's, spelt in a way that is not told from any other, is served as \
+         the milder one. Turn it round, with the conditions on the milder operation, or add a variant as \
+         severe with `exists: true`. A JSON null counts as absent, as it does for every path (`absent` \
+         holds of it and `exists` does not).",
+    ),
+    (
         "policy/rejected_if",
         "`rejected_if` says which accepted answers mean that nothing was done. Without \
          assertions it would say so of every answer, and every call could run again.",

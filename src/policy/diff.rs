@@ -5,6 +5,11 @@
 //! `enforce`, a key that goes upstream no more, an undeclared call that is declared and milder, more
 //! that lets a repeat be sent again by itself, less that is kept from reports, a pin that is gone.
 //! Other changes are named and not judged. What is compared of a contract is in `terms`.
+//!
+//! An operation whose calls are its own before and after is compared by its id. Where a target moves,
+//! narrows, widens, comes or goes, the calls are asked about (`calls`): it is weaker if some call is
+//! another operation's afterwards, or nobody's, and milder. Both have a line, the operation for what it
+//! is and the calls for where they go.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,21 +17,28 @@ use std::fmt;
 use crate::contract::class::{Class, Level, Mode, OnUnknown, Repeat};
 use crate::contract::key::OperationId;
 use crate::contract::operation::{Operation, Target};
-use crate::contract::template::Specificity;
 
 use super::explain::words;
-use super::route::Group;
 use super::{Served, Snapshot, Undeclared};
 
+mod calls;
+mod paths;
+mod samples;
 mod terms;
+
+use calls::Moved;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The operation; `None` for what holds for undeclared calls.
     pub operation: Option<OperationId>,
-    /// What changed: `class`, `confirm`, `carrier`, `target`, a follow-up, ...
+    /// What changed: `class`, `confirm`, `carrier`, `target`, a follow-up, ...; `calls` where the calls of
+    /// a target are another operation's.
     pub what: &'static str,
+    /// The target whose calls they are, as [`explain`](super::explain()) writes it; `None` unless what
+    /// changed is `calls`.
+    pub calls_of: Option<String>,
     /// What it was.
     pub before: String,
     /// What it is.
@@ -38,7 +50,10 @@ pub struct Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operation = self.operation.as_ref().map_or("undeclared calls", OperationId::as_str);
-        write!(f, "{operation}: {}: {} -> {}", self.what, self.before, self.after)?;
+        match &self.calls_of {
+            Some(target) => write!(f, "calls of {target}: {} -> {}", self.before, self.after)?,
+            None => write!(f, "{operation}: {}: {} -> {}", self.what, self.before, self.after)?,
+        }
         f.write_str(if self.is_weaker { " (weaker)" } else { "" })
     }
 }
@@ -47,6 +62,18 @@ impl fmt::Display for Change {
 pub fn diff(old: &Snapshot, new: &Snapshot) -> Vec<Change> {
     let mut changes = Vec::new();
     undeclared(old, new, &mut changes);
+    let compared = calls::compare(old, new);
+    if compared.is_in_part {
+        changes.push(Change {
+            operation: None,
+            what: "calls",
+            calls_of: None,
+            before: "compared in part".to_owned(),
+            after: "too many templates or values to ask what becomes of every call".to_owned(),
+            is_weaker: true,
+        });
+    }
+    let moved = &compared.moved;
     let ids: BTreeSet<&OperationId> = [old, new]
         .iter()
         .flat_map(|snapshot| snapshot.operations())
@@ -54,12 +81,15 @@ pub fn diff(old: &Snapshot, new: &Snapshot) -> Vec<Change> {
         .collect();
     for id in ids {
         match (old.operation(id), new.operation(id)) {
-            (Some(before), Some(after)) => operation(before, after, old, &mut changes),
-            (Some(before), None) => removed(before, new, &mut changes),
-            (None, Some(after)) => added(after, old, &mut changes),
+            (Some(before), Some(after)) => operation(before, after, moved, &mut changes),
+            (Some(before), None) => changes.push(removed(before, moved)),
+            (None, Some(after)) => changes.push(added(after, moved)),
             (None, None) => {}
         }
     }
+    changes.extend(
+        compared.moved.iter().filter_map(|moved| told(moved, &changes)).collect::<Vec<_>>(),
+    );
     // Stable: within each half the order of operations stays.
     changes.sort_by_key(|change| !change.is_weaker);
     changes
@@ -72,7 +102,14 @@ fn undeclared(old: &Snapshot, new: &Snapshot, changes: &mut Vec<Change>) {
     };
     let mut add = |what, before: String, after: String, is_weaker| {
         if before != after {
-            changes.push(Change { operation: None, what, before, after, is_weaker });
+            changes.push(Change {
+                operation: None,
+                what,
+                calls_of: None,
+                before,
+                after,
+                is_weaker,
+            });
         }
     };
     let is_weaker = new.undeclared() < old.undeclared();
@@ -84,19 +121,17 @@ fn undeclared(old: &Snapshot, new: &Snapshot, changes: &mut Vec<Change>) {
     add("class of reads", class(before), class(after), before && !after);
 }
 
-fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &mut Vec<Change>) {
+fn operation(before: &Served, after: &Served, moved: &[Moved], changes: &mut Vec<Change>) {
     let (old, new) = (&before.operation, &after.operation);
     let known = changes.len();
     let mut add = |what, before: String, after: String, is_weaker| {
         if before != after {
             let operation = Some(old.id.clone());
-            changes.push(Change { operation, what, before, after, is_weaker });
+            changes.push(Change { operation, what, calls_of: None, before, after, is_weaker });
         }
     };
-    let takes_over = target(old) != target(new)
-        && (shadows(new, old_policy)
-            || (!is_narrower(new, old) && is_milder_than_undeclared(new, old_policy)));
-    add("target", target(old), target(new), takes_over);
+    let is_of = |moved: &Moved| moved.was.as_ref() == Some(&old.id) || takes(moved, new);
+    add("target", target(old), target(new), moved.iter().any(is_of));
     add("class", old.class.to_string(), new.class.to_string(), new.class < old.class);
     add("confirm", old.confirm.to_string(), new.confirm.to_string(), new.confirm < old.confirm);
     add("mode", old.mode.to_string(), new.mode.to_string(), new.mode < old.mode);
@@ -116,6 +151,7 @@ fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &m
         changes.push(Change {
             operation: Some(old.id.clone()),
             what: "contract",
+            calls_of: None,
             before: "as it was".to_owned(),
             after: "written otherwise".to_owned(),
             is_weaker: false,
@@ -123,74 +159,49 @@ fn operation(before: &Served, after: &Served, old_policy: &Snapshot, changes: &m
     }
 }
 
-fn removed(before: &Served, new: &Snapshot, changes: &mut Vec<Change>) {
-    let was = &before.operation;
-    // What is not declared is irreversible, or a read by its method.
-    let becomes_read = was.target.is_safe() && !new.undeclared_get_writes();
-    let is_weaker = (becomes_read && was.class.is_write())
-        || Undeclared::Confirm(was.confirm) > new.undeclared();
-    changes.push(Change {
-        operation: Some(was.id.clone()),
+fn removed(before: &Served, moved: &[Moved]) -> Change {
+    let id = &before.operation.id;
+    Change {
+        operation: Some(id.clone()),
         what: "declared",
+        calls_of: None,
         before: summary(before),
         after: "undeclared".to_owned(),
-        is_weaker,
-    });
+        is_weaker: moved.iter().any(|moved| moved.was.as_ref() == Some(id)),
+    }
 }
 
-fn added(after: &Served, old: &Snapshot, changes: &mut Vec<Change>) {
-    let is = &after.operation;
-    let is_weaker = shadows(is, old) || is_milder_than_undeclared(is, old);
-    changes.push(Change {
-        operation: Some(is.id.clone()),
+fn added(after: &Served, moved: &[Moved]) -> Change {
+    Change {
+        operation: Some(after.operation.id.clone()),
         what: "declared",
+        calls_of: None,
         before: "undeclared".to_owned(),
         after: summary(after),
-        is_weaker,
-    });
+        is_weaker: moved.iter().any(|moved| takes(moved, &after.operation)),
+    }
 }
 
-/// Whether calls that were undeclared are judged milder as this operation's.
-fn is_milder_than_undeclared(is: &Operation, old: &Snapshot) -> bool {
-    let was_read = is.target.is_safe() && !old.undeclared_get_writes();
-    !was_read
-        && (is.class < Class::Irreversible
-            || Undeclared::Confirm(is.confirm) < old.undeclared()
-            || is.mode < old.undeclared_mode())
+/// Whether calls that moved are this operation's.
+fn takes(moved: &Moved, operation: &Operation) -> bool {
+    moved.is.as_ref() == Some(&operation.id)
 }
 
-/// Whether an operation takes no call that it did not take before.
-fn is_narrower(new: &Operation, old: &Operation) -> bool {
-    let is_within = match (&new.target, &old.target) {
-        (
-            Target::Http { method, template },
-            Target::Http { method: old_method, template: old_template },
-        ) => {
-            let specificity = template.specificity(old_template);
-            method == old_method && matches!(specificity, Specificity::Same | Specificity::More)
-        }
-        (Target::Tool { name }, Target::Tool { name: old_name }) => name == old_name,
-        (_, _) => false,
-    };
-    is_within
-        && old.conditions.iter().all(|was| new.conditions.iter().any(|is| words(is) == words(was)))
-}
-
-/// Whether some of the calls that it takes were declared before, by an operation that is more severe or
-/// stricter. Asked of one path: the template with a value that no other template names.
-fn shadows(operation: &Operation, old: &Snapshot) -> bool {
-    let was: Vec<&Group> = match &operation.target {
-        Target::Tool { name } => old.find_tool(name).into_iter().collect(),
-        Target::Http { method, template } => {
-            let sample = template.build(|_| Some("x-sample-x".to_owned())).unwrap_or_default();
-            old.find_http(method, &sample).groups().to_vec()
-        }
-    };
-    was.iter().flat_map(|group| &group.operations).any(|was| {
-        let was = &was.operation;
-        let is_milder =
-            |is: &Operation| is.class < was.class || is.confirm < was.confirm || is.mode < was.mode;
-        was.id != operation.id && is_milder(operation)
+/// Calls that moved, as a change of the operation that they were; `None` where `known` says all of it: a
+/// call that nothing took is of an operation that came or moved.
+fn told(moved: &Moved, known: &[Change]) -> Option<Change> {
+    let is_told = moved.was.is_none()
+        && known.iter().any(|change| {
+            let is_of_target = matches!(change.what, "declared" | "target");
+            is_of_target && change.is_weaker && change.operation == moved.is && moved.is.is_some()
+        });
+    (!is_told).then(|| Change {
+        operation: moved.was.clone().or_else(|| moved.is.clone()),
+        what: "calls",
+        calls_of: Some(moved.calls.clone()),
+        before: moved.before.clone(),
+        after: moved.after.clone(),
+        is_weaker: true,
     })
 }
 
@@ -252,6 +263,8 @@ mod tests {
                 "a: confirm: challenge -> caller (weaker)",
                 "a: mode: enforce -> observe (weaker)",
                 "a: carrier: header k -> none (weaker)",
+                "calls of POST /a: a (irreversible, challenge, keyed) -> undeclared (irreversible, \
+                 challenge, no key) (weaker)",
             ]
         );
     }
@@ -318,11 +331,23 @@ mod tests {
         let old = "a: { match: { http: \"GET /a/{id}\" }, effect: { class: irreversible } }";
         let new = format!("operations: {{ {old}, b: {{ match: {{ http: GET /a/b }} }} }}");
         let old = format!("operations: {{ {old} }}");
-        assert_eq!(changes(&old, &new), ["b: declared: undeclared -> read (weaker)"]);
+        assert_eq!(
+            changes(&old, &new),
+            [
+                "b: declared: undeclared -> read (weaker)",
+                "calls of GET /a/{id}: a (irreversible, challenge) -> b (read, none) (weaker)",
+            ]
+        );
         let tool = "operations: { a: { match: { tool: t } } }";
         let variant = "operations: { a: { match: { tool: t } }, b: { match: { tool: t, where: { \
             request.dry: { equals: true } } }, effect: { class: read } } }";
-        assert_eq!(changes(tool, variant), ["b: declared: undeclared -> read (weaker)"]);
+        assert_eq!(
+            changes(tool, variant),
+            [
+                "b: declared: undeclared -> read (weaker)",
+                "calls of tool t: a (irreversible, challenge) -> b (read, none) (weaker)",
+            ]
+        );
         assert!(changes(variant, tool).iter().all(|change| !change.contains("weaker")));
         let narrower = tool.replace("tool: t", "tool: t, where: { request.dry: { exists: true } }");
         assert_eq!(
@@ -353,6 +378,150 @@ mod tests {
             let target = found.iter().find(|change| change.starts_with("a: target")).unwrap();
             assert_eq!(target.ends_with("(weaker)"), is_weaker, "{target}");
         }
+    }
+
+    /// Each: two policies, and which calls are milder, as they are told.
+    #[test]
+    fn calls_that_a_severe_operation_had_and_a_milder_one_gets_are_weaker() {
+        let op = |id: &str, matched: &str, rest: &str| {
+            format!("  {id}: {{ match: {{ {matched} }}, {rest} }}\n")
+        };
+        let policy = |operations: &[String]| format!("operations:\n{}", operations.concat());
+        let read = "effect: { class: read, kind: read }";
+        let human = "confirm: human, effect: { class: irreversible, kind: delete }";
+        let write = "effect: { class: irreversible, kind: update }";
+        let soft = op("soft", "http: \"POST /i/{id}\"", read);
+        let plain = op("s", "http: POST /m", read);
+        let given = |test: &str| format!("http: POST /m, where: {{ request.query.p: {test} }}");
+        let tool = |test: &str| format!("tool: t, where: {{ request.p: {test} }}");
+        let h = |matched: String, rest: &str| op("h", &matched, rest);
+        let cases: Vec<(String, String, &[&str])> = vec![
+            (
+                policy(&[soft.clone(), op("purge", "http: POST /i/purge", human)]),
+                policy(&[soft.clone(), op("purge", "http: POST /i/purged", human)]),
+                &["calls of POST /i/purge: purge (irreversible, human) -> soft (read, none)"],
+            ),
+            // In another spelling of what it shares with the milder one, too.
+            (
+                policy(&[
+                    op("soft", "http: \"GET /i/{id}\"", "mode: enforce"),
+                    op("w", "http: GET /I/w", write),
+                ]),
+                policy(&[op("soft", "http: \"GET /i/{id}\"", "mode: enforce")]),
+                &[
+                    "calls of GET /I/w: w (irreversible, challenge) -> undeclared (read, none)",
+                    "calls of GET /I/w: w (irreversible, challenge) -> soft (read, none)",
+                ],
+            ),
+            (
+                policy(&[op("fire", "http: \"GET /fire/{id}\"", write)]),
+                policy(&[op("fire", "http: \"GET /fired/{id}\"", write)]),
+                &[
+                    "calls of GET /fire/{id}: fire (irreversible, challenge) -> undeclared (read, none)",
+                ],
+            ),
+            (
+                policy(&[plain.clone(), h(given("{ exists: true }"), human)]),
+                policy(&[plain.clone(), h(given("{ equals: \"1\" }"), human)]),
+                &[
+                    "calls of POST /m where request.query.p exists: h (irreversible, human) -> s (read, none)",
+                ],
+            ),
+            (
+                policy(&[plain.clone(), h(given("{ exists: true }"), write)]),
+                policy(std::slice::from_ref(&plain)),
+                &[
+                    "calls of POST /m where request.query.p exists: h (irreversible, challenge) -> s (read, none)",
+                ],
+            ),
+            (
+                policy(&[op("s", "tool: t", read), h(tool("{ one_of: [1, 2] }"), human)]),
+                policy(&[op("s", "tool: t", read), h(tool("{ equals: 1 }"), human)]),
+                &[
+                    "calls of tool t where request.p is one of 1, 2: h (irreversible, human) -> s (read, none)",
+                ],
+            ),
+            // A parameter's value decides, and a rest takes what is deeper.
+            (
+                policy(&[
+                    soft.clone(),
+                    op(
+                        "all",
+                        "http: \"POST /i/{id}\", where: { request.path.id: { equals: all } }",
+                        human,
+                    ),
+                ]),
+                policy(&[
+                    soft.clone(),
+                    op(
+                        "all",
+                        "http: \"POST /i/{id}\", where: { request.path.id: { equals: every } }",
+                        human,
+                    ),
+                ]),
+                &[
+                    "calls of POST /i/{id} where request.path.id equals \"all\": all (irreversible, human) -> soft (read, none)",
+                ],
+            ),
+            (
+                policy(&[
+                    op("any", "http: \"POST /{*any}\"", human),
+                    op("one", "http: POST /a", read),
+                ]),
+                policy(&[
+                    op("any", "http: \"POST /{*any}\"", human),
+                    op(
+                        "one",
+                        "http: \"POST /{*all}\", where: { request.query.dry: { equals: \"1\" } }",
+                        read,
+                    ),
+                ]),
+                &[
+                    "calls of POST /{*any}: any (irreversible, human) -> one (irreversible, challenge)",
+                ],
+            ),
+            // Under another id, or narrowed with the plain form as severe, nothing is milder.
+            (
+                policy(&[soft.clone(), op("purge", "http: POST /i/purge", human)]),
+                policy(&[soft.clone(), op("wipe", "http: POST /i/purge", human)]),
+                &[],
+            ),
+            (
+                policy(&[op("s", "http: POST /m", human), h(given("{ exists: true }"), human)]),
+                policy(&[op("s", "http: POST /m", human), h(given("{ equals: \"1\" }"), human)]),
+                &[],
+            ),
+        ];
+        for (old, new, expected) in cases {
+            let found = changes(&old, &new);
+            let expected: Vec<String> =
+                expected.iter().map(|calls| format!("{calls} (weaker)")).collect();
+            let calls: Vec<String> =
+                found.iter().filter(|change| change.starts_with("calls of")).cloned().collect();
+            assert_eq!(calls, expected, "{old}{new}{found:#?}");
+            let is_weaker = found.iter().any(|change| change.ends_with("(weaker)"));
+            assert_eq!(is_weaker, !expected.is_empty(), "{old}{new}{found:#?}");
+            assert!(changes(&old, &old).is_empty() && changes(&new, &new).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_all_be_asked_is_in_doubt_and_so_weaker() {
+        let values: Vec<String> =
+            (0..9).map(|at| format!("request.p{at}: {{ exists: true }}")).collect();
+        let policy = |rest: &str| {
+            format!(
+                "operations: {{ s: {{ match: {{ tool: t }}, effect: {{ class: read }} }}, h: {{ match: {{ \
+                 tool: t, where: {{ {} }} }}, {rest} }} }}",
+                values.join(", ")
+            )
+        };
+        let found = changes(&policy("confirm: human"), &policy("confirm: human, mode: observe"));
+        assert!(
+            found.iter().any(|change| change.starts_with("calls of tool t where")),
+            "{found:?}"
+        );
+        assert!(changes(&policy("confirm: human"), &policy("confirm: human")).is_empty());
     }
 
     #[test]

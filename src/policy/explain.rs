@@ -8,7 +8,7 @@ use crate::contract::class::{Class, Level};
 use crate::contract::json::write_string;
 use crate::contract::key::Place;
 use crate::contract::operation::{Argument, Condition, Deadline, Mapping, Target, Test};
-use crate::contract::path::{Path, Request, Root, Scope};
+use crate::contract::path::{Path, Request, Root, Scope, Segment};
 use crate::contract::report::Report;
 use crate::contract::undo::Unavailable;
 
@@ -180,7 +180,11 @@ fn reasons(call: &Imagined<'_>, served: &Served, scope: &Scope<'_>, told: &mut E
 /// A condition as it is told.
 pub(super) fn words(condition: &Condition) -> String {
     let path = &condition.path;
+    // Only JSON has a null, which names nothing (standards P-2).
+    let is_json = !matches!(path.segments.first(), Some(Segment::Name(section))
+        if matches!(section.as_str(), "header" | "path" | "query"));
     match &condition.test {
+        Test::Absent if is_json => format!("{path} is absent or null"),
         Test::Absent => format!("{path} is absent"),
         Test::Exists => format!("{path} exists"),
         Test::Equals(literal) => format!("{path} equals {}", literal.root().raw()),

@@ -448,6 +448,24 @@ mod tests {
         };
         assert_eq!(pins(&compiled.snapshot.unwrap()), 2);
         assert!(import_tools("t.json", "{}").is_err());
+        // What has the member, and not in it what the document has there, would be an empty skeleton.
+        for (text, why) in [
+            ("{\"tools\":{}}", "a page's `tools` is an object, and must be a list"),
+            ("{\"result\":{\"tools\":null}}", "a page's `tools` is null, and must be a list"),
+            (
+                "[{\"tools\":[]},{\"tools\":\"a\"}]",
+                "a page's `tools` is a string, and must be a list",
+            ),
+        ] {
+            let told = import_tools("t.json", text).unwrap_err();
+            assert_eq!(told, format!("it is no tools/list answer: {why}"), "{text}");
+        }
+        for (paths, kind) in [("[]", "a list"), ("null", "null"), ("7", "a number")] {
+            let text = format!("{{\"openapi\":\"3.0.0\",\"paths\":{paths}}}");
+            let why = format!("its `paths` is {kind}, and must be an object");
+            let told = import_openapi("a.json", text).unwrap_err();
+            assert_eq!(told, format!("it is no OpenAPI 3 document: {why}"));
+        }
         assert!(import_openapi("a.json", "{\"swagger\":\"2.0\"}").is_err());
     }
 

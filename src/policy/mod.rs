@@ -51,7 +51,7 @@ use http::HeaderValue;
 use crate::contract::class::{Class, Level, Mode};
 use crate::contract::json::Value;
 use crate::contract::key::{Digest, OperationId};
-use crate::contract::operation::Operation;
+use crate::contract::operation::{Operation, is_safe};
 use crate::contract::thing::Thing;
 
 pub use catalog::{MAX_CATALOG, read_catalog};
@@ -183,6 +183,16 @@ impl Snapshot {
     /// Whether an undeclared GET, HEAD or OPTIONS is irreversible (`undeclared_get`).
     pub fn undeclared_get_writes(&self) -> bool {
         self.get_writes
+    }
+
+    /// What a call is where nothing is declared for its target: a safe method's is a read, unless the
+    /// policy says otherwise, or the path folds onto a declared write (contract section 1).
+    pub fn undeclared_class(&self, method: &http::Method, path: &str) -> Class {
+        if !is_safe(method) {
+            return Class::Irreversible;
+        }
+        let otherwise = if self.get_writes { Class::Irreversible } else { Class::Read };
+        self.folds_onto_write(method, path).map_or(otherwise, |(class, _)| class)
     }
 
     /// What an undeclared call is if it is spelt like one that is declared for its method and writes, but

@@ -51,6 +51,7 @@ pub(super) fn check(findings: &mut Findings, all: &Whole<'_>) {
     let mut budget = MAX_COMPARED;
     for group in router.all_groups().filter(|group| group.operations.len() <= MAX_VARIANTS) {
         variants(group, &mut budget, &mut tell);
+        plain_form(group, &mut tell);
     }
     let (pairs, is_broken_off) = router.overlaps();
     let is_broken_off = is_broken_off || budget == 0;
@@ -136,6 +137,25 @@ impl Teller<'_, '_> {
         }
     }
 
+    fn plain_is_milder(&mut self, plain: &Served, variant: &Served, condition: &Condition) {
+        let other = variant.operation.id.clone();
+        let message = format!("a call that is not quite `{other}` is this, which is milder");
+        let help = match condition.test {
+            Test::Absent => format!(
+                "`{}` with any value is this; give the milder operation the conditions, and this the \
+                 severe terms",
+                condition.path
+            ),
+            Test::Equals(_) | Test::Exists | Test::OneOf(_) => format!(
+                "another value of `{0}` is this; add a variant as severe with `{0}: {{ exists: true }}`, \
+                 or give the conditions to the milder one",
+                condition.path
+            ),
+        };
+        let Some((mut reading, span)) = self.at(plain) else { return };
+        reading.warning("policy/plain_form_milder", span, message).help(help);
+    }
+
     fn unreachable(&mut self, loser: &Served, winner: &Served) {
         let other = winner.operation.id.clone();
         let Some((mut reading, span)) = self.at(loser) else { return };
@@ -204,6 +224,37 @@ fn variants(group: &Group, budget: &mut usize, tell: &mut Teller<'_, '_>) {
                 tell.overlap(earlier, later, Shared::Target);
                 break;
             }
+        }
+    }
+}
+
+/// Tells of the form without conditions if it is milder than a variant whose condition asks for a value:
+/// one that the upstream reads as that value, and we do not, is served as the milder. A variant that is as
+/// severe, and takes whatever is at the same places, leaves the plain form none of those calls.
+fn plain_form(group: &Group, tell: &mut Teller<'_, '_>) {
+    let plain = group.operations.iter().filter(|served| served.operation.conditions.is_empty());
+    let rank = |served: &&Arc<Served>| (served.operation.class, served.operation.confirm);
+    // Of two plain forms the more severe stands, and the earlier of equals.
+    let Some(plain) = plain.rev().max_by_key(rank) else { return };
+    let is_milder = |left: &Operation, right: &Operation| {
+        left.class < right.class || left.confirm < right.confirm
+    };
+    for variant in &group.operations {
+        let own = &variant.operation;
+        let asks = own.conditions.iter().find(|own| !matches!(own.test, Test::Exists));
+        let Some(condition) = asks else { continue };
+        let is_taken = group.operations.iter().any(|other| {
+            let other = &other.operation;
+            let is_wider = other.conditions.iter().all(|other| {
+                matches!(other.test, Test::Exists)
+                    && own.conditions.iter().any(|own| own.path == other.path)
+            });
+            !other.conditions.is_empty() && is_wider && !is_milder(other, own)
+        });
+        let is_possible = !is_contradictory(&own.conditions);
+        if is_milder(&plain.operation, own) && !is_taken && is_possible {
+            tell.plain_is_milder(plain, variant, condition);
+            return;
         }
     }
 }

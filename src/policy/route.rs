@@ -9,6 +9,7 @@
 //! slashes) are refused before they get here. As templates do, the trie compares paths in a form in
 //! which only unreserved characters are decoded. On the usual path nothing is allocated.
 
+mod near;
 mod spelling;
 
 use std::borrow::Cow;
@@ -24,6 +25,7 @@ use crate::contract::path::{Found as PathFound, Request, Root, Scope, Segment};
 use crate::contract::template::{Part, Specificity, Template};
 
 use super::Served;
+pub(super) use near::Near;
 pub(super) use spelling::normal;
 use spelling::{Escapes, escaped, folded, folded_template, has_escape};
 

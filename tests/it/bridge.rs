@@ -3,29 +3,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use crate::support::sidecar::Setup;
-use crate::support::{Act, Sidecar, Upstream};
+use crate::support::{Act, Sidecar, Upstream, noted_by_tools};
 use takeback::pipeline::CallRoute;
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect:
-      class: reversible
-      kind: create
-      inverse: { operation: notes.delete, arguments: { id: response.id } }
-      idempotency: { type: argument, name: key }
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
+const POLICY: &str = noted_by_tools!(
+    r#"      idempotency: { type: argument, name: key }
   files.put:
     match: { tool: "files/put ä" }
     effect: { class: reversible, kind: update, inverse: { operation: notes.delete, arguments: {} } }
-"#;
+"#
+);
 
 /// An upstream of one era. The first session is forgotten after its second call where `forgets` says.
 fn upstream(is_modern: bool, forgets: bool) -> Upstream {

@@ -8,21 +8,10 @@ use takeback::contract::class::Mode;
 
 use crate::support::process::Home;
 use crate::support::sidecar::Setup;
-use crate::support::{Act, Sidecar, Upstream, wait};
+use crate::support::{Act, Sidecar, Upstream, noted, wait};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  note:
-    match: { http: "POST /notes" }
-    effect:
-      class: reversible
-      kind: create
-      inverse: { operation: undo, arguments: { path.id: response.id } }
-  undo:
-    match: { http: "DELETE /notes/{id}" }
-    effect: { class: irreversible, kind: delete }
-    confirm: caller
+const POLICY: &str = noted!(
+    r#"    confirm: caller
   file:
     match: { http: "POST /files" }
     effect:
@@ -58,7 +47,7 @@ operations:
     confirm: none
   form:
     match: { http: "POST /form", where: { request.body.mode: { equals: safe } } }
-    effect: { class: reversible, kind: create, inverse: { operation: undo, arguments: { path.id: response.id } } }
+    effect: { class: reversible, kind: create, inverse: { operation: unnote, arguments: { path.id: response.id } } }
   form.other:
     match: { http: "POST /form" }
     effect: { class: irreversible, kind: create }
@@ -68,7 +57,8 @@ operations:
   try.really:
     match: { http: "POST /try" }
     effect: { class: irreversible, kind: create }
-"#;
+"#
+);
 
 fn answering(id: &str) -> Upstream {
     let body = format!("{{\"id\":{id}}}");

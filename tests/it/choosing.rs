@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::process::Home;
-use crate::support::{Act, Sidecar, Upstream};
+use crate::support::{Act, Sidecar, Upstream, noted};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
@@ -72,31 +72,21 @@ fn alike(policy: &str, calls: &[Asked<'_>]) -> Vec<String> {
     classes
 }
 
-const PLAIN: &str = r#"
-version: 1
-operations:
-  note:
-    match: { http: "POST /notes" }
-    effect:
-      class: reversible
-      kind: create
-      inverse: { operation: unnote, arguments: { path.id: response.id } }
-  tag:
+const PLAIN: &str = noted!(
+    r#"  tag:
     match: { http: "POST /tags" }
     effect:
       class: reversible
       kind: create
       inverse: { operation: unnote, arguments: { path.id: request.body.id } }
       idempotency: { type: body_pointer, pointer: /key, retention: 24h }
-  unnote:
-    match: { http: "DELETE /notes/{id}" }
-    effect: { class: irreversible, kind: delete }
   run:
     match: { http: "GET /run" }
     effect: { class: compensable, compensate: { operation: unnote, arguments: { path.id: response.id } } }
   list:
     match: { http: "GET /notes" }
-"#;
+"#
+);
 
 #[test]
 fn contract_8_explain_and_run_say_the_same_of_refused_calls() {

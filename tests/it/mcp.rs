@@ -1,29 +1,14 @@
 use serde_json::{Value, json};
 
-use crate::support::{Act, Agent, Sidecar, Upstream};
+use crate::support::{Act, Agent, Sidecar, Upstream, noted_by_tools};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect:
-      class: reversible
-      kind: create
-      inverse:
-        operation: notes.delete
-        arguments: { id: response.id }
-      idempotency: { type: argument, name: request_key }
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
+const POLICY: &str = noted_by_tools!(
+    r#"      idempotency: { type: argument, name: request_key }
   mail.send:
     match: { tool: send_mail }
     effect: { class: irreversible, kind: external_side_effect }
-"#;
+"#
+);
 
 /// Answers `tools/call` by the tool's name; everything else with an empty result.
 fn upstream() -> Upstream {

@@ -2,26 +2,10 @@ use serde_json::{Value, json};
 
 use crate::support::mcp::{call, envelope, events, post, request};
 use crate::support::sidecar::Setup;
-use crate::support::{Act, Sidecar, Upstream};
+use crate::support::{Act, Sidecar, Upstream, noted_by_tools};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect:
-      class: reversible
-      kind: create
-      inverse:
-        operation: notes.delete
-        arguments: { id: response.id }
-        deadline: { within_ms: 60000 }
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
+const POLICY: &str = noted_by_tools!(
+    r#"        deadline: { within_ms: 60000 }
   notes.rename:
     match: { tool: rename_note }
     effect: { class: irreversible, kind: update }
@@ -30,7 +14,8 @@ operations:
     match: { tool: lock_note }
     effect: { class: irreversible, kind: update }
     confirm: caller
-"#;
+"#
+);
 
 const TOOLS: &str = r#"{"tools":[ {"name":"other","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},
 {"name":"read_note","inputSchema":{"type":"object"}},

@@ -5,26 +5,9 @@ use serde_json::{Value, json};
 
 use crate::support::mcp::{call, events, post_with, request};
 use crate::support::sidecar::Setup;
-use crate::support::{Act, Sidecar, Upstream};
+use crate::support::{Act, Sidecar, Upstream, noted_by_tools};
 
-const POLICY: &str = r#"
-version: 1
-operations:
-  notes.read:
-    match: { tool: read_note }
-    effect: { class: read }
-  notes.create:
-    match: { tool: create_note }
-    effect:
-      class: reversible
-      kind: create
-      inverse:
-        operation: notes.delete
-        arguments: { id: response.id }
-  notes.delete:
-    match: { tool: delete_note }
-    effect: { class: irreversible, kind: delete }
-"#;
+const POLICY: &str = noted_by_tools!();
 
 const SESSION: (&str, &str) = ("mcp-session-id", "s1");
 
