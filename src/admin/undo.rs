@@ -68,8 +68,8 @@ impl From<Planned> for PlannedJson {
             target: planned.record.target.clone(),
             began_at: time(prior.began_ms),
             principal: prior.principal.id.clone(),
-            // Standards C-12.
-            key: format!("{}-undo", prior.ledger_id.as_str()),
+            // Standards C-12. By the entry: callers of two principals may have one key.
+            key: format!("{}-undo", prior.entry),
             kind: planned.kind.map(|kind| kind.as_str()),
             deadline_ms: planned.deadline_ms,
             undone_by: planned.undone_by.map(|entry| entry.to_string()),
@@ -123,7 +123,11 @@ pub(super) async fn planned(
 }
 
 async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
-    let form = || Failure::request("a plan takes `task`, percent-encoded, and nothing else");
+    let form = || Failure::request("a plan takes `task`, percent-encoded, and perhaps one `entry`");
+    let (query, entry) = match query.split_once("&entry=") {
+        Some((query, entry)) => (query, Some(EntryId::parse(entry).ok_or_else(form)?)),
+        None => (query, None),
+    };
     let task = query.strip_prefix("task=").filter(|task| !task.is_empty() && !task.contains('&'));
     let task = percent_decode_str(task.ok_or_else(form)?).decode_utf8().map_err(|_| form())?;
     let task = task.into_owned();
@@ -131,8 +135,14 @@ async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
         return Err(form());
     }
     let of_it = Filter { task: Some(task.clone()), limit: PAGE, ..Filter::default() };
-    let chosen = read(admin, move |ledger: &ReadOnly| chosen(ledger, of_it)).await?;
-    let Some((shown, truncated)) = chosen else {
+    let reading = move |ledger: &ReadOnly| match entry {
+        None => chosen(ledger, of_it),
+        Some(entry) => {
+            let shown = ledger.show(entry)?.filter(|shown| shown.record.task == of_it.task);
+            Ok(Some((shown.into_iter().collect(), false)))
+        }
+    };
+    let Some((shown, truncated)) = read(admin, reading).await? else {
         return Err(Failure::request(format!(
             "the task has more than {MAX_READ} entries, too many for a plan: take them back by the \
              `undo` of their reports (`takeback ledger show`)"

@@ -127,6 +127,13 @@ fn path_of(task: &str) -> String {
     format!("/api/v1/undo?task={task}")
 }
 
+/// One entry of a task's plan, as it stands now; `None` if it is gone.
+async fn of_now(socket: &Path, task: &str, entry: &str) -> Result<Option<Planned>, Failure> {
+    let answer = fetched(socket, &format!("{}&entry={entry}", path_of(task))).await?;
+    let plan: Plan<Planned> = read(&answer)?;
+    Ok(plan.entries.into_iter().next())
+}
+
 /// Shows what taking a task back would be.
 pub(super) fn plan(socket: &Path, task: &str, format: Format) -> Result<u8, Failure> {
     let answer = runtime()?.block_on(fetched(socket, &path_of(task)))?;
@@ -215,20 +222,20 @@ pub(super) fn run(asked_for: &Run<'_>) -> Result<u8, Failure> {
     let mut is_whole = true;
     let mut rows = Vec::new();
     for planned in wanted {
-        let outcome = match &planned.call {
-            Some(call) => runtime.block_on(port.take_back(planned, call)),
-            None => Outcome {
+        // Since the plan was made another write may have come, or the undo of a newer one failed.
+        let of_now = match &planned.call {
+            Some(_) => runtime.block_on(of_now(socket, asked_for.task, &planned.entry))?,
+            None => None,
+        };
+        let outcome = match (&planned.call, of_now) {
+            (Some(_), None) => Outcome {
                 entry: planned.entry.clone(),
                 operation: planned.operation.clone(),
-                result: match planned.standing.as_str() {
-                    "undone" => "undone",
-                    // Its finish may be written in a moment: whoever asks again takes it back too.
-                    "under_way" => "under way",
-                    _ => "left",
-                },
-                by: planned.undone_by.clone(),
-                why: planned.why.clone(),
+                result: "left",
+                by: None,
+                why: Some("its entry is no longer there".to_owned()),
             },
+            (_, of_now) => runtime.block_on(port.taken(of_now.as_ref().unwrap_or(planned))),
         };
         is_whole &= matches!(outcome.result, "undone" | "left");
         match asked_for.format {
@@ -329,6 +336,25 @@ impl<'a> Port<'a> {
         Ok(Self { authority, host, headers, run })
     }
 
+    /// Takes one entry back, if it can be.
+    async fn taken(&self, planned: &Planned) -> Outcome {
+        match &planned.call {
+            Some(call) => self.take_back(planned, call).await,
+            None => Outcome {
+                entry: planned.entry.clone(),
+                operation: planned.operation.clone(),
+                result: match planned.standing.as_str() {
+                    "undone" => "undone",
+                    // Its finish may be written in a moment: whoever asks again takes it back too.
+                    "under_way" => "under way",
+                    _ => "left",
+                },
+                by: planned.undone_by.clone(),
+                why: planned.why.clone(),
+            },
+        }
+    }
+
     /// Makes the call of one entry, with a confirmation where it needs one and is given one.
     async fn take_back(&self, planned: &Planned, call: &Call) -> Outcome {
         let outcome = |result, by, why| Outcome {
@@ -373,7 +399,11 @@ impl<'a> Port<'a> {
                     Some(by) => self.link(planned, by).await.err(),
                     None => None,
                 };
-                outcome("undone", by, why)
+                let is_old =
+                    answer.report.get("replayed").is_some_and(|is| *is == Value::Bool(true));
+                // An answer of before, to a call that did not take this entry back.
+                let result = if is_old && why.is_some() { "failed" } else { "undone" };
+                outcome(result, by, why)
             }
             Some("unknown") => {
                 let why = "its answer was lost; settle its entry before another try".to_owned();

@@ -17,8 +17,14 @@ const HEADERS: [&str; 8] = [
 ];
 
 /// Members of a query or a form, folded.
-const MEMBERS: [&str; 5] =
-    ["$httpmethod", "_method", "x-http-method", "x-http-method-override", "x-method-override"];
+const MEMBERS: [&str; 6] = [
+    "$httpheaders",
+    "$httpmethod",
+    "_method",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
 
 /// Whether a header asks for another method or path; its name in lower case and with `-` for `_`.
 pub fn is_header(name: &str) -> bool {

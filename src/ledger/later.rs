@@ -137,11 +137,11 @@ pub fn obstacle<E>(
     beside: &HashSet<EntryId>,
 ) -> Result<Option<Obstacle>, E> {
     // What took a later one back left the thing as that one had found it.
-    let backs: HashSet<EntryId> = later
+    let pairs = later
         .iter()
         .filter(|other| other.state == State::Undone)
-        .filter_map(|other| other.undone_by)
-        .collect();
+        .filter_map(|other| Some((other.entry, other.undone_by?)));
+    let backs = backs(pairs);
     let counts = |other: &&Candidate| {
         may_have_changed(other.state)
             && !backs.contains(&other.entry)
@@ -169,6 +169,23 @@ pub fn obstacle<E>(
         may_have_changed(other.state) && !is_over
     });
     Ok(overlapping.map(|other| Obstacle::Beside(other.entry)))
+}
+
+/// The calls that took entries back, out of pairs of an entry and the call that took it back. One that
+/// took such a call back is none: it made again what that one had taken back.
+pub fn backs(pairs: impl Iterator<Item = (EntryId, EntryId)>) -> HashSet<EntryId> {
+    let targets: HashMap<EntryId, EntryId> = pairs.map(|(entry, by)| (by, entry)).collect();
+    let is_back = |by: &EntryId| {
+        let mut steps = 0_usize;
+        let mut at = by;
+        // No longer than all of them, whatever the ledger holds.
+        while let Some(target) = targets.get(at).filter(|_| steps <= targets.len()) {
+            steps = steps.saturating_add(1);
+            at = target;
+        }
+        steps % 2 == 1
+    };
+    targets.keys().filter(|by| is_back(by)).copied().collect()
 }
 
 /// Whether a write in this state was or may have been sent, and not taken back.
@@ -264,6 +281,10 @@ mod tests {
         assert_eq!(found(true, &[back, undone], &[]), None);
         let third = other(9, State::Accepted);
         assert_eq!(found(true, &[third, back, undone], &[]), Some(Obstacle::After(id(9))));
+        // What took the taker back made it again.
+        let taken = Candidate { undone_by: Some(id(9)), ..other(8, State::Undone) };
+        let again = other(9, State::Accepted);
+        assert_eq!(found(true, &[again, taken, undone], &[]), Some(Obstacle::After(id(9))));
         // What took an earlier one back overwrote this one.
         let earlier = Candidate { undone_by: Some(id(8)), ..other(4, State::Undone) };
         assert_eq!(found(true, &[back, earlier], &[]), Some(Obstacle::After(id(8))));

@@ -50,7 +50,7 @@ pub use command::{
 pub use embedded::{Embedded, OpenError, Options, Recovered};
 pub use entry::{Cause, State};
 pub use health::{Health, Integrity, Reason, Stats};
-pub use later::{Candidate, Planned, Subject, obstacle};
+pub use later::{Candidate, Planned, Subject, backs, obstacle};
 pub use place::{Address, AddressError, Endpoint, Place};
 pub use postgres::Postgres;
 pub use read::ReadOnly;

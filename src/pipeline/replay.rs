@@ -60,7 +60,8 @@ impl Step for Replay {
             Err(_) => return Err(write.refuse(Refusal::LedgerUnavailable)),
         };
         let (mut priors, mut judgement) = self.judged(&write, priors).await;
-        if self.is_overtaken(&write, &judgement).await
+        if priors.by_key.is_none()
+            && self.is_overtaken(&judgement).await
             && let Some(prior) = &mut priors.by_digest
         {
             (prior.delivered, prior.answered) = (true, true);
@@ -129,15 +130,12 @@ impl Replay {
         }
     }
 
-    /// Whether a call without a key would be given the answer of an earlier one whose effect another
-    /// write has changed since: that answer is no longer true, whether or not it was delivered.
-    async fn is_overtaken(&self, write: &Write, judgement: &Judgement) -> bool {
+    /// Whether a call would be given the answer of an earlier one whose effect another write has
+    /// changed since: that answer is no longer true, whether or not it was delivered.
+    async fn is_overtaken(&self, judgement: &Judgement) -> bool {
         let Judgement::Replay(entry) = judgement else { return false };
-        write.control.key.is_none()
-            && matches!(
-                self.shared.ledger.superseded(*entry, &HashSet::new()).await,
-                Ok(Some(Obstacle::After(_)))
-            )
+        let superseded = self.shared.ledger.superseded(*entry, &HashSet::new()).await;
+        matches!(superseded, Ok(Some(Obstacle::After(_))))
     }
 
     /// Looks an entry up for a repeat of it; says whether that settled it.

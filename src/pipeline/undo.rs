@@ -16,7 +16,7 @@
 //! | undone | `undone`, with the entry of the call that did it |
 //!
 //! Rejected writes had no effect, and calls that took others back are those others' business: neither
-//! stands in a plan. The order is newest first, because later writes may stand on earlier ones.
+//! stands in a plan. A call that took such a one back made the first effect again, and is a write as any. The order is newest first, because later writes may stand on earlier ones.
 //!
 //! The ledger keeps an undo as the report showed it: names and values. Where each value goes, and how a
 //! body is written, is taken from the policy in force; if that declares another undo by now, the old one
@@ -27,7 +27,6 @@
 //! calls took others back all entries of the task are gone through, and of a task with more than
 //! [`MAX_READ`] no plan is made: one of a part might take back what takes back.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
@@ -44,7 +43,7 @@ use crate::contract::path::{Request, Scope};
 use crate::contract::report::CallJson;
 use crate::contract::report::UndoKind;
 use crate::contract::undo::{Resolved, resolve};
-use crate::ledger::{Cause, Record, Shown, State};
+use crate::ledger::{Cause, Record, Shown, State, backs};
 
 /// How many entries of a task one plan holds.
 pub const MAX_ENTRIES: usize = 1000;
@@ -57,13 +56,14 @@ pub const MAX_READ: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct Choice {
     entries: Vec<(EntryId, State)>,
-    takers: HashSet<EntryId>,
+    /// Each that was taken back, and the call that did it.
+    pairs: Vec<(EntryId, EntryId)>,
 }
 
 impl Choice {
     /// The next older entry of the task, and whose call took it back ([`undone_by`]).
     pub fn add(&mut self, entry: EntryId, state: State, taker: Option<EntryId>) {
-        self.takers.extend(taker);
+        self.pairs.extend(taker.map(|taker| (entry, taker)));
         self.entries.push((entry, state));
     }
 
@@ -79,8 +79,8 @@ impl Choice {
 
     /// At most `max` of them, newest first, and whether some are left that are not taken back.
     pub fn newest(mut self, max: usize) -> (Vec<EntryId>, bool) {
-        self.entries
-            .retain(|(entry, state)| *state != State::Rejected && !self.takers.contains(entry));
+        let backs = backs(self.pairs.iter().copied());
+        self.entries.retain(|(entry, state)| *state != State::Rejected && !backs.contains(entry));
         let open = self.entries.iter().filter(|(_, state)| *state != State::Undone).count();
         let mut room = max.saturating_sub(open);
         let chosen = self.entries.iter().filter(|(_, state)| match state {
@@ -405,5 +405,14 @@ mod tests {
         assert_eq!(newest(&entries, 4), (of(&[7, 5, 2, 1]), false));
         assert_eq!(newest(&entries, 3), (of(&[7, 5, 2]), true));
         assert_eq!(newest(&[], 3), (of(&[]), false));
+        // Made, taken back, made again, taken back, made again.
+        let again = [
+            (5, Accepted, None),
+            (4, Undone, Some(5)),
+            (3, Undone, Some(4)),
+            (2, Undone, Some(3)),
+            (1, Undone, Some(2)),
+        ];
+        assert_eq!(newest(&again, 9), (of(&[5, 3, 1]), false));
     }
 }

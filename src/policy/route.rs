@@ -770,9 +770,20 @@ impl Router {
         let mut folds = self.folded_of(method).peekable();
         folds.peek()?;
         let path = folded(path);
+        // To some upstreams a rest may be empty.
+        let below = format!("{}/_", path.trim_end_matches('/'));
+        let depth = below.matches('/').count();
+        let is_empty_rest = |position: &usize| {
+            let parts = self.template(*position).map(Template::parts).unwrap_or_default();
+            parts.len() == depth && matches!(parts.last(), Some(Part::Rest { .. }))
+        };
         folds
-            .flat_map(|folded| folded.find(&path))
-            .filter_map(|(position, _)| Some(self.group(position)?.worst()))
+            .flat_map(|folded| {
+                let of_rest = folded.find(&below).into_iter().map(|(position, _)| position);
+                let found = folded.find(&path).into_iter().map(|(position, _)| position);
+                found.chain(of_rest.filter(is_empty_rest)).collect::<Vec<_>>()
+            })
+            .filter_map(|position| Some(self.group(position)?.worst()))
             .filter(|(class, _)| class.is_write())
             .reduce(|(class, level), (other, stricter)| (class.max(other), level.max(stricter)))
     }

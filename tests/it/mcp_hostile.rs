@@ -86,15 +86,24 @@ fn mcp_7_a_read_whose_answer_has_its_id_in_other_words_passes_once() {
 }
 
 #[test]
-fn mcp_7_a_read_that_is_answered_under_an_id_of_nobody_is_said_to_be_lost() {
-    let upstream =
-        Upstream::start(|_| Act::json(200, r#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#));
-    let sidecar = Sidecar::start(NOTES, &upstream);
+fn mcp_7_a_read_whose_client_would_wait_for_ever_is_said_to_be_lost() {
+    const PART: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"jsonrpc\":";
+    let answers: [fn() -> Act; 4] = [
+        || Act::json(200, r#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#),
+        || Act::json(200, ""),
+        || Act::json(202, ""),
+        // Its length is where the connection ends.
+        || Act::Last(PART.as_bytes().to_vec()),
+    ];
+    for act in answers {
+        let upstream = Upstream::start(move |_| act());
+        let sidecar = Sidecar::start(NOTES, &upstream);
 
-    let answer = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None)).json();
+        let answer = post(&mut sidecar.agent(), &call("1", "read_note", json!({}), None)).json();
 
-    assert_eq!(answer["id"], 1);
-    assert_eq!(envelope(&answer["result"])["error"]["code"], "answer_lost");
+        assert_eq!(answer["id"], 1);
+        assert_eq!(envelope(&answer["result"])["error"]["code"], "answer_lost");
+    }
 }
 
 #[test]

@@ -455,7 +455,8 @@ fn square_a_refund_goes_under_a_key_of_its_own() {
         "/v2/payments" => Act::json(
             200,
             r#"{"payment":{"id":"p1","status":"COMPLETED",
-                "amount_money":{"amount":5,"currency":"USD"}}}"#,
+                "amount_money":{"amount":5,"currency":"USD"},
+                "total_money":{"amount":6,"currency":"USD"}}}"#,
         ),
         _ => Act::json(200, r#"{"refund":{"id":"f1","status":"PENDING","payment_id":"p1"}}"#),
     });
@@ -467,7 +468,8 @@ fn square_a_refund_goes_under_a_key_of_its_own() {
     let paid = agent.post("/v2/payments", &[], payment).report();
     assert_eq!(paid["idempotency_key"], "mine");
     assert_eq!(paid["verdict"], "verified");
-    let money = json!({"amount": 5, "currency": "USD"});
+    // With the tip.
+    let money = json!({"amount": 6, "currency": "USD"});
     let arguments = json!({"body.payment_id": "p1", "body.amount_money": money});
     assert_eq!(paid["undo"]["arguments"], arguments);
     let refund = json!({"payment_id": "p1", "amount_money": money}).to_string();

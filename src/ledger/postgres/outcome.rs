@@ -202,7 +202,21 @@ impl Plan<'_> {
             ..Step::of(&subject, state)
         };
         pipe.add(sql::STEP, step.params(self.chain, seq, settle.now_ms, Content::None));
+        self.settled(&subject, state, settle.entry, settle.now_ms);
         Ok(Done::Settled(Settled { version: seq, state }))
+    }
+
+    /// An entry that turned out to be accepted may have taken another one back. One whose undo is the
+    /// same call repeats what it found, and did not.
+    fn settled(&mut self, subject: &Subject, state: State, entry: EntryId, at_ms: i64) {
+        if state == State::Accepted && subject.undo_mark != Some(subject.mark) {
+            self.outcomes.undoing.push(Undoing {
+                entry,
+                principal: subject.principal.clone(),
+                mark: subject.mark,
+                at_ms,
+            });
+        }
     }
 
     /// Writes a note, and settles the entry or replaces its verdict where the note says so.
@@ -262,6 +276,9 @@ impl Plan<'_> {
             ..Step::of(&subject, state)
         };
         pipe.add(sql::STEP, step.params(self.chain, seq, note.now_ms, Content::None));
+        if note.outcome.is_some() {
+            self.settled(&subject, state, note.entry, note.now_ms);
+        }
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
@@ -276,7 +293,8 @@ impl Plan<'_> {
             return Ok(Done::Settled(Settled { version, state }));
         }
         let is_accepted = subject.state == State::Accepted && by.state == State::Accepted;
-        if !is_accepted || subject.id == by.id || subject.undo_mark != Some(by.mark) {
+        // What was there before cannot have taken it back; ids are in the order of time.
+        if !is_accepted || by.id <= subject.id || subject.undo_mark != Some(by.mark) {
             return Ok(Done::Refused);
         }
         let subject = subject.clone();

@@ -114,13 +114,14 @@ impl<'a> Plan<'a> {
                     plan.named.push(rows::uuid(finish.entry));
                     plan.steps += 2;
                 }
+                // So may what is settled.
                 Write::Settle(settle, _) => {
                     plan.named.push(rows::uuid(settle.entry));
-                    plan.steps += 1;
+                    plan.steps += 2;
                 }
                 Write::Note(note, _) => {
                     plan.named.push(rows::uuid(note.entry));
-                    plan.steps += 1;
+                    plan.steps += 1 + usize::from(note.outcome.is_some());
                 }
                 Write::TookBack(took_back, _) => {
                     plan.named.extend([took_back.entry, took_back.by].map(rows::uuid));

@@ -249,7 +249,9 @@ impl Queue {
                 let was = touched.insert(entry, is_finish);
                 is_free &= was.is_none_or(|was| was && is_finish);
             }
-            if !is_free && !writes.is_empty() {
+            // What is settled may have taken back what another one of the batch did.
+            let is_alone = settles(write);
+            if (!is_free || is_alone) && !writes.is_empty() {
                 break;
             }
             if let Write::Finish(finish, ..) = write
@@ -263,11 +265,23 @@ impl Queue {
             if !matches!(&write, Write::Begin(_, reply, _) if reply.is_closed()) {
                 writes.push(write);
             }
+            if is_alone {
+                break;
+            }
         }
         if !self.waiting.is_empty() {
             self.due = Some(Instant::now());
         }
         writes
+    }
+}
+
+/// Whether a write settles an unknown entry.
+fn settles(write: &Write) -> bool {
+    match write {
+        Write::Settle(..) => true,
+        Write::Note(note, _) => note.outcome.is_some(),
+        _ => false,
     }
 }
 

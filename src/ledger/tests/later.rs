@@ -12,6 +12,7 @@ on_both_stores!(
     later_entries_are_found_before_and_after_they_are_filed_with_many_others,
     a_later_entry_of_the_same_thing_stands_in_the_way_of_a_tools_undo,
     what_took_a_later_entry_back_is_no_obstacle,
+    a_call_that_is_settled_as_accepted_took_back_what_it_says,
     an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one,
     a_further_attempt_of_an_earlier_entry_stands_in_the_way,
     an_undo_kept_of_an_unknown_entry_is_shown_and_recognised_once_it_is_settled,
@@ -168,6 +169,27 @@ async fn what_took_a_later_entry_back_is_no_obstacle(store: Store) {
     assert_eq!(bench.obstacle(first, &[]).await, None, "it is as the first left it");
     let third = bench.changes(4, 7).await;
     assert_eq!(bench.obstacle(first, &[]).await, Some(Obstacle::After(third)));
+}
+
+async fn a_call_that_is_settled_as_accepted_took_back_what_it_says(store: Store) {
+    let bench = Bench::new(store);
+    let first = bench.changed(1, 7).await;
+    let second = bench.changes(2, 7).await;
+    let done = Finish { undo_mark: Some(Digest([5; 32])), ..undoable(second, 7) };
+    bench.ledger.finish_durably(done).await.unwrap();
+    let call = Call { digest: 3, mark: 5, ..Call::default() };
+    let begin = Begin { things: vec![thing(7)], ..bench.judged(&call).await };
+    let back = begin.entry;
+    bench.ledger.begin(begin).await.unwrap();
+    let lost = finish(back, State::Unknown, Some(Cause::Reset));
+    bench.ledger.finish_durably(lost).await.unwrap();
+    let state = || bench.read().show(second).unwrap().unwrap().record.prior.state;
+    assert_eq!(state(), State::Accepted);
+
+    bench.ledger.settle(back, Outcome::Accepted, "ann", "seen", 7).await.unwrap();
+
+    assert_eq!(state(), State::Undone);
+    assert_eq!(bench.obstacle(first, &[]).await, None, "it is as the first left it");
 }
 
 async fn an_undo_that_an_older_version_recorded_is_not_taken_for_a_clean_one(store: Store) {

@@ -13,7 +13,7 @@ use crate::call::Payload;
 use crate::call::payload::{Body, Partial, Prefix, collect_prefix};
 use crate::contract::class::Class;
 use crate::contract::report::{MAX_HEADER, Report};
-use crate::http::body::{essence, is_json};
+use crate::http::body::{essence, is_cut_json, is_json};
 use crate::http::grpc::is_grpc;
 use crate::mcp::Era;
 use crate::mcp::answer::{Answer, Kind};
@@ -215,8 +215,10 @@ impl About {
             Prefix::Whole(collected) => {
                 let bytes = collected.bytes().clone();
                 let answer = Answer::read(parts.status.as_u16(), bytes, id);
-                let is_foreign = answer.is_foreign_to(id) && parts.status.is_success();
-                if is_odd(&answer) || is_foreign {
+                // Its client would wait for ever.
+                let is_none = answer.is_foreign_to(id)
+                    || answer.doc().is_none() && is_cut_json(collected.bytes());
+                if is_odd(&answer) || is_none && parts.status.is_success() {
                     return Notice::ReadLost(LostReason::Protocol).result(id, era, &report);
                 }
                 spliced(shared, parts, &answer, id, &report, collected)

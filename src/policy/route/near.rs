@@ -12,7 +12,7 @@ pub(in crate::policy) struct Near(Trie);
 impl Near {
     /// Adds a template under a number.
     pub(in crate::policy) fn add(&mut self, template: &Template, number: usize) {
-        self.0.ends_of(&folded_template(template, true)).push(number);
+        self.0.ends_of(&folded_template(template, false)).push(number);
     }
 
     /// The numbers of all that take a path which this one takes too, if case and a trailing slash do not

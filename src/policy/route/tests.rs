@@ -208,6 +208,21 @@ fn a_get_that_folds_onto_a_declared_write_is_known() {
     }
 }
 
+#[test]
+fn a_get_whose_rest_is_empty_is_that_write_too() {
+    let snapshot = snapshot(
+        "  run: { match: { http: \"GET /run/{*path}\" }, effect: { class: irreversible } }\n\
+         \x20 go: { match: { http: \"GET /go/{id}\" }, effect: { class: irreversible } }\n",
+    );
+    let write = Some((Class::Irreversible, Level::Challenge));
+    for path in ["/run/", "/run", "/RUN/"] {
+        assert_eq!(snapshot.folds_onto_write(&http::Method::GET, path), write, "{path}");
+    }
+    for path in ["/go/", "/go", "/", "/runs/"] {
+        assert_eq!(snapshot.folds_onto_write(&http::Method::GET, path), None, "{path}");
+    }
+}
+
 /// The call of a choice: a head, and a body that may be missing or unreadable.
 enum Body<'t> {
     None,

@@ -85,7 +85,7 @@ impl Store {
                 self.finder.add(&self.conn, hash, subject.number)?;
             }
             if let Some(mark) = &finish.undoes {
-                self.undo(&subject, mark, finish)?;
+                self.undo(&subject, mark, finish.entry, finish.now_ms)?;
             }
         }
         Ok(Done::Written)
@@ -178,22 +178,33 @@ impl Store {
                 Cause::Settled.as_str()
             ])?;
         self.closed(&subject, state);
-        self.settled(&subject, state)?;
+        self.settled(&subject, state, settle.now_ms)?;
         Ok(Done::Settled(Settled { version: seq, state }))
     }
 
-    /// Makes what took an entry that turned out to be accepted back be recognised from now on.
-    pub(super) fn settled(&mut self, subject: &Subject, state: State) -> rusqlite::Result<()> {
-        let mark: Option<[u8; 32]> = self
+    /// Of an entry that turned out to be accepted: marks what it took back, and makes what takes it
+    /// back be recognised from now on.
+    pub(super) fn settled(
+        &mut self,
+        subject: &Subject,
+        state: State,
+        now_ms: i64,
+    ) -> rusqlite::Result<()> {
+        if state != State::Accepted {
+            return Ok(());
+        }
+        let (undo_mark, mark): (Option<[u8; 32]>, [u8; 32]) = self
             .conn
             .prepare_cached(
-                "SELECT f.undo_mark FROM entry e JOIN history f ON f.seq = e.finish \
+                "SELECT f.undo_mark, e.mark FROM entry e LEFT JOIN history f ON f.seq = e.finish \
                  WHERE e.number = ?1",
             )?
-            .query_row([subject.number], |row| row.get(0))
-            .optional()?
-            .flatten();
-        if let Some(mark) = mark.filter(|_| state == State::Accepted) {
+            .query_row([subject.number], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        // One whose undo is the same call repeats what it found, and took nothing back.
+        if undo_mark != Some(mark) {
+            self.undo(subject, &Digest(mark), subject.entry, now_ms)?;
+        }
+        if let Some(mark) = undo_mark {
             let hash = self.known.hash(&subject.principal, Trace::UndoMark(&Digest(mark)));
             self.finder.add(&self.conn, hash, subject.number)?;
         }
@@ -294,14 +305,20 @@ impl Store {
     }
 
     /// Marks what the accepted call `subject` took back.
-    fn undo(&mut self, subject: &Subject, mark: &Digest, finish: &Finish) -> rusqlite::Result<()> {
+    fn undo(
+        &mut self,
+        subject: &Subject,
+        mark: &Digest,
+        by: EntryId,
+        now_ms: i64,
+    ) -> rusqlite::Result<()> {
         let Some(target) = self.undone_by(&subject.principal, mark)? else {
             return Ok(());
         };
         if target.number == subject.number {
             return Ok(());
         }
-        self.undone(&target, &subject.principal, mark, finish.entry, None, finish.now_ms)?;
+        self.undone(&target, &subject.principal, mark, by, None, now_ms)?;
         Ok(())
     }
 
@@ -337,7 +354,8 @@ impl Store {
             Some(_) | None => return Ok(Done::Refused),
         };
         let is_accepted = subject.state == State::Accepted && by.state == State::Accepted;
-        if !is_accepted || subject.number == by.number {
+        // What was there before cannot have taken it back.
+        if !is_accepted || by.number <= subject.number {
             return Ok(Done::Refused);
         }
         let target = Target {

@@ -62,7 +62,7 @@ impl Store {
                     Cause::Settled.as_str()
                 ])?;
             self.closed(&subject, state);
-            self.settled(&subject, state)?;
+            self.settled(&subject, state, note.now_ms)?;
         }
         Ok(Done::Settled(Settled { version: seq, state }))
     }
