@@ -124,11 +124,16 @@ pub(super) async fn planned(
 
 async fn of_task(admin: &Admin, query: &str) -> Result<PlanJson, Failure> {
     let form = || Failure::request("a plan takes `task`, percent-encoded, and perhaps one `entry`");
-    let (query, entry) = match query.split_once("&entry=") {
-        Some((query, entry)) => (query, Some(EntryId::parse(entry).ok_or_else(form)?)),
-        None => (query, None),
-    };
-    let task = query.strip_prefix("task=").filter(|task| !task.is_empty() && !task.contains('&'));
+    let (mut task, mut entry) = (None, None);
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("task", value)) if task.is_none() && !value.is_empty() => task = Some(value),
+            Some(("entry", value)) if entry.is_none() => {
+                entry = Some(EntryId::parse(value).ok_or_else(form)?);
+            }
+            _ => return Err(form()),
+        }
+    }
     let task = percent_decode_str(task.ok_or_else(form)?).decode_utf8().map_err(|_| form())?;
     let task = task.into_owned();
     if task.chars().count() > MAX_TEXT {
@@ -173,10 +178,8 @@ fn chosen(
     loop {
         let page = ledger.list(&filter)?;
         for Record { prior, .. } in &page {
-            let shown = match prior.state {
-                ledger::State::Undone => ledger.show(prior.entry)?,
-                _ => None,
-            };
+            let is_undone = prior.state == ledger::State::Undone;
+            let shown = if is_undone { ledger.show(prior.entry)? } else { None };
             choice.add(prior.entry, prior.state, shown.as_ref().and_then(undone_by));
         }
         if choice.len() > MAX_READ {

@@ -83,13 +83,11 @@ impl Choice {
         self.entries.retain(|(entry, state)| *state != State::Rejected && !backs.contains(entry));
         let open = self.entries.iter().filter(|(_, state)| *state != State::Undone).count();
         let mut room = max.saturating_sub(open);
-        let chosen = self.entries.iter().filter(|(_, state)| match state {
-            State::Undone if room == 0 => false,
-            State::Undone => {
-                room = room.saturating_sub(1);
-                true
-            }
-            _ => true,
+        let chosen = self.entries.iter().filter(|(_, state)| {
+            let is_undone = *state == State::Undone;
+            let has_room = !is_undone || room > 0;
+            room = room.saturating_sub(usize::from(is_undone));
+            has_room
         });
         (chosen.map(|(entry, _)| *entry).take(max).collect(), open > max)
     }

@@ -278,11 +278,8 @@ impl Queue {
 
 /// Whether a write settles an unknown entry.
 fn settles(write: &Write) -> bool {
-    match write {
-        Write::Settle(..) => true,
-        Write::Note(note, _) => note.outcome.is_some(),
-        _ => false,
-    }
+    matches!(write, Write::Settle(..))
+        || matches!(write, Write::Note(note, _) if note.outcome.is_some())
 }
 
 /// Whether nobody waits for a write, but later reads do.
